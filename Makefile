@@ -1,0 +1,44 @@
+# sglang-rtxpro. `make` alone lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+
+.PHONY: help setup system demo demo-clean lint unit molecule test test-full locks
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: .venv/.ok ## make the project's own environment in .venv
+
+# uv makes the environment from uv.lock; pip's own venv brings uv.
+.venv/.ok: pyproject.toml uv.lock
+	@tools/setup
+
+system: ## install what test hosts need on this machine (Debian, root)
+	@tools/setup --system
+
+demo: setup system ## boot a test host, deploy to it, ask it, measure it
+	@$(PY) tools/demo up
+
+demo-clean: setup ## remove the demo's host and everything it left
+	@$(PY) tools/demo clean
+
+lint: setup ## ruff, mypy, yamllint, ansible-lint, syntax, documentation
+	@$(PY) tools/check lint
+
+unit: setup ## unit tests
+	@$(PY) tools/check unit
+
+molecule: setup system ## one scenario on real hosts: make molecule SCENARIO=default
+	@$(PY) tools/check molecule --scenario $(or $(SCENARIO),default)
+
+test: setup system ## everything that a change must pass, within 25 minutes on 2 cores
+	@$(PY) tools/check lint unit molecule
+
+test-full: setup system ## test, and the long scenarios
+	@$(PY) tools/check lint unit molecule --full
+
+locks: setup ## remake the stacks' locks
+	@$(PY) tools/locks

@@ -1,0 +1,78 @@
+"""Check a host's profile and the names of its variables, before anything touches the host."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.plugins.action import ActionBase
+
+ROOT = Path(__file__).resolve().parents[1]
+# Files of group_vars that are no profiles.
+SHARED = ("all", "gpu_nodes")
+
+
+def known_variables(root: Path) -> set[str]:
+    """All inputs of all roles, and the playbooks' own variables."""
+    names: set[str] = set(yaml.safe_load((root / "playbooks/vars/names.yml").read_text()))
+    for specs in root.glob("roles/*/meta/argument_specs.yml"):
+        for entry in yaml.safe_load(specs.read_text())["argument_specs"].values():
+            names |= set(entry.get("options") or {})
+    return names
+
+
+def known_profiles(root: Path) -> set[str]:
+    return {path.stem for path in (root / "group_vars").glob("*.yml")} - set(SHARED)
+
+
+def misspelt(names: Iterable[str], known: set[str]) -> list[str]:
+    """A sentence for each variable that nothing reads, with the nearest name that something does."""
+    sentences = []
+    for name in sorted(names):
+        if name.startswith(("sglang_", "gpu_preflight_")) and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            sentences.append(f"{name} is not a variable of any role{hint}")
+    return sentences
+
+
+def profile_problem(profile: Any, groups: list[str], profiles: set[str], host: str) -> str:
+    """What is wrong with the host's profile; empty when nothing is."""
+    choose = f"Known profiles: {', '.join(sorted(profiles))}."
+    remedy = f"Put {host} into the group of one profile in the inventory, or pass -e @group_vars/NAME.yml. {choose}"
+    serving = sorted(profiles & set(groups))
+    if len(serving) > 1:
+        return f"{host} is in the groups of {len(serving)} profiles: {', '.join(serving)}. A host serves one. {choose}"
+    if not profile:
+        return f"{host} has no profile. {remedy}"
+    if profile not in profiles:
+        near = difflib.get_close_matches(str(profile), profiles, n=1)
+        return f"{host} asks for the profile '{profile}', which is unknown{f'; did you mean {near[0]}?' if near else '.'} {remedy}"
+    return ""
+
+
+class ActionModule(ActionBase):
+    """Fails with everything that is wrong at once."""
+
+    _requires_connection = False
+    _VALID_ARGS: frozenset[str] = frozenset()
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        host = variables["inventory_hostname"]
+        profile = self._templar.template(variables.get("sglang_profile", ""))
+        profiles = known_profiles(ROOT) | ({profile} & set(variables.get("groups", {})))
+        problems = misspelt(variables, known_variables(ROOT))
+        problem = profile_problem(profile, variables.get("group_names", []), profiles, host)
+        problems = [problem, *problems] if problem else problems
+        if problems:
+            result.update(
+                failed=True, msg=" ".join(text if text.endswith((".", "?")) else text + "." for text in problems)
+            )
+        else:
+            result.update(changed=False, profile=profile)
+        return result

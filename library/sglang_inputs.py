@@ -1,0 +1,33 @@
+#!/usr/bin/python
+# Copyright: (c) 2026, the sglang-rtxpro authors
+# Apache License 2.0 (see LICENSE)
+"""Documentation of the action plugin of this name; nothing runs on the node."""
+
+DOCUMENTATION = r"""
+---
+module: sglang_inputs
+short_description: Refuse a host without a profile, with two, or with a misspelt variable
+version_added: "0.1.0"
+description:
+  - Runs on the controller alone, from the host's variables, before anything touches the host.
+  - A profile is known when C(group_vars/<profile>.yml) exists in the project, or when the inventory has a group of its name.
+  - Every variable whose name begins with a role's name (or with C(sglang_)) must be an input of that role, as its
+    C(meta/argument_specs.yml) lists them, or stand in C(playbooks/vars/names.yml).
+  - A host in the groups of two profiles is refused, since which one wins would depend on the groups' names.
+author: [the sglang-rtxpro authors]
+attributes:
+  check_mode: {support: full, description: Reads only., details: []}
+  diff_mode: {support: none, description: Reads only., details: []}
+"""
+
+EXAMPLES = r"""
+- name: Check inputs
+  sglang_inputs:
+"""
+
+RETURN = r"""
+profile:
+  description: The host's profile.
+  type: str
+  returned: success
+"""
