@@ -9,6 +9,7 @@ import ansible.module_utils
 
 ROOT = Path(__file__).resolve().parents[2]
 
-for folder in ("library", "action_plugins", "filter_plugins", "tools"):
-    sys.path.insert(0, str(ROOT / folder))
+# Plugins are imported as action_plugins.X and filter_plugins.X, since an action plugin has the name of its module.
+for folder in (ROOT, ROOT / "library"):
+    sys.path.insert(0, str(folder))
 ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
