@@ -21,7 +21,9 @@ def sglang_args(args: dict[str, Any], *overlays: dict[str, Any]) -> dict[str, An
     merged: dict[str, Any] = {}
     for layer in (args, *overlays):
         if not isinstance(layer, dict):
-            raise AnsibleFilterError(f"Server arguments are a mapping of option to value, not {type(layer).__name__}: {layer!r}")
+            raise AnsibleFilterError(
+                f"Server arguments are a mapping of option to value, not {type(layer).__name__}: {layer!r}"
+            )
         merged.update({_option(name): value for name, value in layer.items()})
     return {name: value for name, value in merged.items() if value is not None}
 
@@ -51,13 +53,26 @@ def sglang_unit_words(words: list[str]) -> str:
 
 def sglang_unit_environment(environment: dict[str, Any]) -> list[str]:
     """Assignments quoted for Environment= (systemd.exec(5)), sorted by name. Booleans are true and false, as programs read them."""
-    pairs = ((name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in environment.items())
+    pairs = (
+        (name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in environment.items()
+    )
     return [_quote(f"{name}={value}", always=True) for name, value in sorted(pairs)]
 
 
 def sglang_rung(result: dict[str, Any]) -> dict[str, Any]:
     """What a result file keeps of one load measured by the module sglang_bench."""
     return {key: result.get(key) for key in ("load", "metrics", "valid", "problems", "command")}
+
+
+def sglang_patch_state(result: dict[str, Any]) -> dict[str, Any]:
+    """What a deployment's record keeps of one patch, from a result of python_source_patch; the same once it is applied."""
+    return {
+        "name": result["patch_name"],
+        "status": "applied" if result["status"] in ("not_applied", "outdated", "applied") else result["status"],
+        "package_version": result["package_version"],
+        "path": result["path"],
+        "sha256": result["sha256_after"],
+    }
 
 
 def _quote(word: str, always: bool = False) -> str:
@@ -74,6 +89,7 @@ class FilterModule:
         return {
             "sglang_args": sglang_args,
             "sglang_argv": sglang_argv,
+            "sglang_patch_state": sglang_patch_state,
             "sglang_rung": sglang_rung,
             "sglang_unit_words": sglang_unit_words,
             "sglang_unit_environment": sglang_unit_environment,

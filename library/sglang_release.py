@@ -68,6 +68,13 @@ options:
     type: list
     elements: dict
     default: []
+  watch:
+    description:
+      - Files of the release that were edited after the build. Their hashes are noted by O(state=sealed); a sealed release in
+        which one has changed is V(drifted), and O(state=built) builds it anew.
+    type: list
+    elements: path
+    default: []
   describe:
     description: Facts to keep in C(release.json), such as the stack's name.
     type: dict
@@ -95,7 +102,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 status:
-  description: V(absent), V(incomplete) (a build that was interrupted), V(built) (under the mark) or V(sealed), after this run.
+  description:
+    - V(absent), V(incomplete) (a build that was interrupted), V(built) (under the mark), V(sealed), or V(drifted) (sealed, and a
+      watched file has changed since), after this run.
   type: str
   returned: always
 python:
@@ -144,13 +153,15 @@ class ReleaseError(Exception):
 
 
 def status(path: str) -> str:
-    """What the folder holds: absent, incomplete, built or sealed."""
+    """What the folder holds: absent, incomplete, built, sealed or drifted."""
     if not os.path.isdir(path):
         return "absent"
-    recorded = os.path.isfile(os.path.join(path, RECORD)) and os.path.exists(os.path.join(path, "venv/bin/python"))
-    if not recorded:
+    if not recorded(path) or not os.path.exists(os.path.join(path, "venv/bin/python")):
         return "incomplete"
-    return "built" if os.path.exists(os.path.join(path, MARK)) else "sealed"
+    if os.path.exists(os.path.join(path, MARK)):
+        return "built"
+    watched = recorded(path).get("watched", {})
+    return "drifted" if any(hash_or_nothing(file) != digest for file, digest in watched.items()) else "sealed"
 
 
 def pinned(requirements: str) -> dict[str, str]:
@@ -213,6 +224,13 @@ def sha256(path: str) -> str:
     return digest.hexdigest()
 
 
+def hash_or_nothing(path: str) -> str:
+    try:
+        return sha256(path)
+    except OSError:
+        return ""
+
+
 def fetch(url: str) -> bytes:
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
@@ -231,10 +249,12 @@ class Build:
         self.params = module.params
         self.path: str = module.params["path"]
         self.venv = os.path.join(self.path, "venv")
+        self.old = self.path + ".drifted"
+        self.begun = False
         self.python_version = ""
         self.wheelhouse: str | None = module.params["wheelhouse"]
 
-    def run(self) -> dict:
+    def run(self) -> None:
         pins = pinned(self.params["requirements"])
         if not pins:
             raise ReleaseError(
@@ -245,8 +265,7 @@ class Build:
             self.check_wheelhouse(pins)
         torch = self.find_torch() if self.params["torch"] else None
         uv = self.uv()
-        if os.path.isdir(self.path):
-            shutil.rmtree(self.path)
+        self.aside()
         os.makedirs(self.path, mode=0o755)
         open(os.path.join(self.path, MARK), "w").close()
         started = time.monotonic()
@@ -268,11 +287,24 @@ class Build:
             "lock_sha256": hashlib.sha256(self.params["requirements"].encode()).hexdigest(),
             **self.params["describe"],
         }
-        temporary = os.path.join(self.path, RECORD + ".new")
-        with open(temporary, "w", encoding="utf-8") as stream:
-            json.dump(facts, stream, indent=1, sort_keys=True)
-        os.replace(temporary, os.path.join(self.path, RECORD))
-        return facts
+        record(self.path, facts)
+        shutil.rmtree(self.old, ignore_errors=True)
+
+    def aside(self) -> None:
+        """Make room. A release that drifted may be what serves at present: it is kept until the new one stands."""
+        shutil.rmtree(self.old, ignore_errors=True)
+        self.begun = True
+        if status(self.path) == "drifted":
+            os.rename(self.path, self.old)
+        elif os.path.isdir(self.path):
+            shutil.rmtree(self.path)
+
+    def undo(self) -> None:
+        """Nothing may be taken for a release that is not one; what stood there before comes back."""
+        if self.begun:
+            shutil.rmtree(self.path, ignore_errors=True)
+        if os.path.isdir(self.old):
+            os.rename(self.old, self.path)
 
     def interpreter(self) -> str:
         python = self.params["python"]
@@ -383,7 +415,8 @@ class Build:
     def command(self, argv: list[str]) -> str:
         # A cache on the releases' own file system is what makes hard links possible.
         cache = os.path.join(self.params["uv_dir"], "cache")
-        environment = dict(os.environ, UV_CACHE_DIR=cache, UV_COMPILE_BYTECODE_TIMEOUT="600s")
+        # The node's own certificates: an index may stand behind a company's authority.
+        environment = dict(os.environ, UV_CACHE_DIR=cache, UV_COMPILE_BYTECODE_TIMEOUT="600", UV_SYSTEM_CERTS="1")
         done = subprocess.run(argv, capture_output=True, text=True, env=environment, check=False)
         if done.returncode:
             told = "\n".join((done.stderr or done.stdout).strip().splitlines()[-20:])
@@ -394,6 +427,13 @@ class Build:
 def site_packages(path: str) -> str:
     found = sorted(glob.glob(os.path.join(path, "venv/lib/python3*/site-packages")))
     return found[0] if found else ""
+
+
+def record(path: str, facts: dict) -> None:
+    temporary = os.path.join(path, RECORD + ".new")
+    with open(temporary, "w", encoding="utf-8") as stream:
+        json.dump(facts, stream, indent=1, sort_keys=True)
+    os.replace(temporary, os.path.join(path, RECORD))
 
 
 def recorded(path: str) -> dict:
@@ -419,6 +459,7 @@ def main() -> None:
             "uv": {"type": "dict"},
             "uv_dir": {"type": "path", "default": "/opt/sglang/uv"},
             "files": {"type": "list", "elements": "dict", "default": []},
+            "watch": {"type": "list", "elements": "path", "default": []},
             "describe": {"type": "dict", "default": {}},
         },
         required_if=[("state", "built", ["requirements", "uv"])],
@@ -427,15 +468,15 @@ def main() -> None:
     path, state = module.params["path"], module.params["state"]
     before = status(path)
     changed = False
-    if state == "built" and before in ("absent", "incomplete"):
+    if state == "built" and before not in ("built", "sealed"):
         changed = True
         if not module.check_mode:
+            build = Build(module)
             try:
-                Build(module).run()
+                build.run()
             except (ReleaseError, OSError) as error:
-                # Nothing may be taken for a release that is not one; the next run starts anew.
-                shutil.rmtree(path, ignore_errors=True)
-                module.fail_json(msg=str(error), status="absent")
+                build.undo()
+                module.fail_json(msg=str(error), status=status(path))
     elif state == "sealed" and before != "sealed":
         changed = True
         if not module.check_mode:
@@ -443,6 +484,7 @@ def main() -> None:
                 module.fail_json(
                     msg=f"{path} is {before}; only a built release can be sealed. Run deploy.yml from its start."
                 )
+            record(path, {**recorded(path), "watched": {file: sha256(file) for file in module.params["watch"]}})
             os.unlink(os.path.join(path, MARK))
     facts = recorded(path)
     module.exit_json(
