@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible.errors import AnsibleError
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -15,12 +17,20 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ("all", "gpu_nodes")
 
 
-def known_variables(root: Path) -> set[str]:
-    """All inputs of all roles, and the playbooks' own variables."""
-    names: set[str] = set(yaml.safe_load((root / "playbooks/vars/names.yml").read_text()))
+def options(root: Path) -> dict[str, dict[str, Any]]:
+    """All inputs of all roles, with their specs."""
+    found: dict[str, dict[str, Any]] = {}
     for specs in root.glob("roles/*/meta/argument_specs.yml"):
         for entry in yaml.safe_load(specs.read_text())["argument_specs"].values():
-            names |= set(entry.get("options") or {})
+            found.update(entry.get("options") or {})
+    return found
+
+
+def known_variables(root: Path) -> set[str]:
+    """All inputs of all roles, what roles hand to each other, and the playbooks' own variables."""
+    names = set(options(root)) | set(yaml.safe_load((root / "playbooks/vars/names.yml").read_text()))
+    for computed in root.glob("roles/*/vars/main.yml"):
+        names |= set(yaml.safe_load(computed.read_text()))
     return names
 
 
@@ -37,6 +47,11 @@ def misspelt(names: Iterable[str], known: set[str]) -> list[str]:
             hint = f"; did you mean {near[0]}?" if near else ""
             sentences.append(f"{name} is not a variable of any role{hint}")
     return sentences
+
+
+def wrong_type(name: str, value: Any, spec: dict[str, Any]) -> str:
+    """What is wrong with a value by its role's spec; empty when nothing is."""
+    return "; ".join(ArgumentSpecValidator({name: spec}).validate({name: value}).error_messages)
 
 
 def profile_problem(profile: Any, groups: list[str], profiles: set[str], host: str) -> str:
@@ -67,6 +82,7 @@ class ActionModule(ActionBase):
         profile = self._templar.template(variables.get("sglang_profile", ""))
         profiles = known_profiles(ROOT) | ({profile} & set(variables.get("groups", {})))
         problems = misspelt(variables, known_variables(ROOT))
+        problems += self._wrong_types(variables)
         problem = profile_problem(profile, variables.get("group_names", []), profiles, host)
         problems = [problem, *problems] if problem else problems
         if problems:
@@ -76,3 +92,15 @@ class ActionModule(ActionBase):
         else:
             result.update(changed=False, profile=profile)
         return result
+
+    def _wrong_types(self, variables: dict[str, Any]) -> list[str]:
+        """Roles check their inputs when their turn comes; a wrong one is said before the first of them has done anything."""
+        found = []
+        for name, spec in options(ROOT).items():
+            if name in variables:
+                try:
+                    value = self._templar.template(variables[name])
+                except AnsibleError:
+                    continue  # made of something that a task has yet to find out
+                found.append(wrong_type(name, value, spec))
+        return [text for text in found if text]

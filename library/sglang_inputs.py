@@ -6,13 +6,15 @@
 DOCUMENTATION = r"""
 ---
 module: sglang_inputs
-short_description: Refuse a host without a profile, with two, or with a misspelt variable
+short_description: Refuse a host without a profile, with two, or with a misspelt variable or a value of the wrong type
 version_added: "0.1.0"
 description:
   - Runs on the controller alone, from the host's variables, before anything touches the host.
   - A profile is known when C(group_vars/<profile>.yml) exists in the project, or when the inventory has a group of its name.
   - Every variable whose name begins with a role's name (or with C(sglang_)) must be an input of that role, as its
     C(meta/argument_specs.yml) lists them, or stand in C(playbooks/vars/names.yml).
+  - Values are checked against the same specs, for all roles at once, so that the last role's inputs are refused before the first
+    role has done anything.
   - A host in the groups of two profiles is refused, since which one wins would depend on the groups' names.
 author: [the sglang-rtxpro authors]
 attributes:

@@ -1,0 +1,45 @@
+"""Profiles and the names of variables."""
+
+from __future__ import annotations
+
+from action_plugins import sglang_inputs
+
+KNOWN = {"sglang_server_port", "sglang_server_host", "sglang_profile"}
+PROFILES = {"cpu_demo", "glm52"}
+
+
+def test_a_misspelt_variable_is_named_with_the_nearest() -> None:
+    told = sglang_inputs.misspelt(["sglang_server_prot", "sglang_server_port", "__sglang_server_x", "other"], KNOWN)
+    assert told == ["sglang_server_prot is not a variable of any role; did you mean sglang_server_port?"]
+
+
+def test_a_variable_like_nothing_is_still_refused() -> None:
+    assert sglang_inputs.misspelt(["sglang_zzzz"], KNOWN) == ["sglang_zzzz is not a variable of any role"]
+
+
+def test_profiles() -> None:
+    problem = sglang_inputs.profile_problem
+    assert problem("glm52", ["gpu_nodes", "glm52"], PROFILES, "n1") == ""
+    # -e @group_vars/glm52.yml on a host of another profile's group is the quick way, and allowed.
+    assert problem("glm52", ["gpu_nodes", "cpu_demo"], PROFILES, "n1") == ""
+    assert "n1 has no profile" in problem("", ["gpu_nodes"], PROFILES, "n1")
+    assert "-e @group_vars/NAME.yml" in problem("", [], PROFILES, "n1")
+    assert "did you mean glm52?" in problem("glm53", [], PROFILES, "n1")
+    assert "groups of 2 profiles: cpu_demo, glm52" in problem("glm52", ["cpu_demo", "glm52"], PROFILES, "n1")
+
+
+def test_the_projects_own_names_are_known() -> None:
+    known = sglang_inputs.known_variables(sglang_inputs.ROOT)
+    assert {"sglang_profile", "sglang_server_args_overlay", "gpu_preflight_min_free_mib"} <= known
+    assert "cpu_demo" in sglang_inputs.known_profiles(sglang_inputs.ROOT)
+    assert "gpu_nodes" not in sglang_inputs.known_profiles(sglang_inputs.ROOT)
+
+
+def test_values_are_checked_by_their_specs() -> None:
+    specs = sglang_inputs.options(sglang_inputs.ROOT)
+    assert "sglang_server_port" in sglang_inputs.wrong_type("sglang_server_port", "http", specs["sglang_server_port"])
+    # -e port=31000 is a string, and as good.
+    assert sglang_inputs.wrong_type("sglang_server_port", "31000", specs["sglang_server_port"]) == ""
+    assert "'concurrency'" in sglang_inputs.wrong_type(
+        "sglang_bench_loads", [{"concurrency": "many"}], specs["sglang_bench_loads"]
+    )
