@@ -16,10 +16,16 @@ import os
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 VOCABULARY = 4096
 CONTEXT = 8192
-END_OF_TEXT, START_OF_TURN, END_OF_TURN, PADDING = SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<pad>"]
+END_OF_TEXT, START_OF_TURN, END_OF_TURN, PADDING = SPECIAL_TOKENS = [
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<pad>",
+]
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -51,7 +57,7 @@ def sample_text() -> Iterator[str]:
         yield path.read_text(encoding="utf-8", errors="ignore")
 
 
-def make_tokenizer():  # type: ignore[no-untyped-def]
+def make_tokenizer() -> Any:
     """Return a byte-level BPE tokenizer of VOCABULARY tokens with a chat template: it takes and makes any text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -77,7 +83,7 @@ def make_tokenizer():  # type: ignore[no-untyped-def]
     return tokenizer
 
 
-def make_model(tokenizer, seed: int):  # type: ignore[no-untyped-def]
+def make_model(tokenizer: Any, seed: int) -> Any:
     """Return a Glm4MoeForCausalLM in bfloat16, the type of the published checkpoints, with weights drawn from `seed`."""
     import torch
     from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
@@ -106,6 +112,15 @@ def name_a_known_tokenizer_class(folder: Path) -> None:
     path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def let_others_read(folder: Path) -> None:
+    """Give every file the mode of an ordinary one: safetensors writes 0600, and the engine runs as another user.
+
+    It would report such weights as a file that does not exist.
+    """
+    for path in folder.iterdir():
+        path.chmod(0o644)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where config.json, the weights and the tokenizer are written")
@@ -120,6 +135,7 @@ def main() -> None:
     model.save_pretrained(args.folder)
     tokenizer.save_pretrained(args.folder)
     name_a_known_tokenizer_class(args.folder)
+    let_others_read(args.folder)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print(f"{args.folder}: Glm4MoeForCausalLM, {parameters:,} parameters, {len(tokenizer):,} tokens, seed {args.seed}")
 
