@@ -76,11 +76,11 @@ port_owner:
   returned: always
 """
 
-import glob
 import os
 import re
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sglang_ports import listeners
 
 QUERY = ["index", "name", "memory.total", "driver_version", "compute_cap"]
 
@@ -103,16 +103,6 @@ def parse_gpus(text: str) -> list[dict]:
             }
         )
     return rows
-
-
-def listening_inodes(table: str, port: int) -> set[str]:
-    """Socket inodes that listen on a port, from the text of /proc/net/tcp or tcp6."""
-    inodes = set()
-    for line in table.splitlines()[1:]:
-        fields = line.split()
-        if len(fields) > 9 and fields[3] == "0A" and int(fields[1].rsplit(":", 1)[1], 16) == port:
-            inodes.add(fields[9])
-    return inodes
 
 
 def unit_of(cgroup: str) -> str:
@@ -140,21 +130,10 @@ def _read(path: str) -> str:
 
 
 def port_owner(port: int) -> dict:
-    wanted = {
-        f"socket:[{inode}]" for name in ("tcp", "tcp6") for inode in listening_inodes(_read(f"/proc/net/{name}"), port)
-    }
-    if not wanted:
-        return {}
-    for link in glob.glob("/proc/[0-9]*/fd/*"):
-        try:
-            target = os.readlink(link)
-        except OSError:
-            continue
-        if target in wanted:
-            pid = link.split("/")[2]
-            command = _read(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
-            return {"pid": int(pid), "command": command[:200], "unit": unit_of(_read(f"/proc/{pid}/cgroup"))}
-    return {"pid": 0, "command": "a process that cannot be seen", "unit": ""}
+    for process in listeners(port):
+        command = _read(f"/proc/{process.pid}/cmdline").replace("\0", " ").strip() or process.name
+        return {"pid": process.pid, "command": command[:200], "unit": unit_of(process.cgroups)}
+    return {}
 
 
 def free_mib(path: str) -> int:

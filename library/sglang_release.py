@@ -115,6 +115,10 @@ site_packages:
   description: Path of the release's site-packages. Empty while there is no environment.
   type: str
   returned: always
+build:
+  description: Names this build. A release that was built anew at the same path has another one.
+  type: str
+  returned: when built
 seconds:
   description: Seconds that the build took, C(environment) and C(install) apart.
   type: dict
@@ -140,6 +144,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
+import uuid
 import zipfile
 
 from ansible.module_utils.basic import AnsibleModule
@@ -281,6 +286,7 @@ class Build:
             with open(target, "w", encoding="utf-8") as stream:
                 stream.write(extra["content"])
         facts = {
+            "build": uuid.uuid4().hex[:12],
             "packages": len(pins) + bool(torch),
             "seconds": {"environment": round(made - started, 1), "install": round(time.monotonic() - made, 1)},
             "torch": {"file": torch["file"], "sha256": torch["sha256"]} if torch else None,
@@ -495,7 +501,7 @@ def main() -> None:
         path=path,
         python=os.path.join(path, "venv/bin/python"),
         site_packages=site_packages(path),
-        **{key: facts[key] for key in ("seconds", "packages", "torch") if facts.get(key) is not None},
+        **{key: facts[key] for key in ("build", "seconds", "packages", "torch") if facts.get(key) is not None},
     )
 
 

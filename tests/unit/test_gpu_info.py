@@ -6,6 +6,7 @@ import socket
 
 import gpu_info as module
 import pytest
+from ansible.module_utils import sglang_ports
 from helpers import run_module
 
 TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -32,8 +33,8 @@ def test_gpus_with_fields_that_are_no_numbers() -> None:
 
 
 def test_listeners_are_told_from_connections() -> None:
-    assert module.listening_inodes(TCP, 30000) == {"4242"}
-    assert module.listening_inodes(TCP, 40000) == set()
+    assert sglang_ports.listening_inodes(TCP, 30000) == {"4242"}
+    assert sglang_ports.listening_inodes(TCP, 40000) == set()
 
 
 def test_unit_of_a_process() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import importlib.util
 import json
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import pytest
 import sglang_ready as ready
 import yaml
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils import sglang_ports
 from ansible.module_utils.sglang_log import Line
 from ansible.module_utils.testing import patch_module_args
 
@@ -228,9 +230,9 @@ TABLE = """\
 
 
 def test_only_listeners_on_the_port_count() -> None:
-    assert ready.listening_inodes(TABLE, 30000) == {"111"}
-    assert ready.listening_inodes(TABLE, 80) == set()
-    assert ready.listening_inodes("", 80) == set()
+    assert sglang_ports.listening_inodes(TABLE, 30000) == {"111"}
+    assert sglang_ports.listening_inodes(TABLE, 80) == set()
+    assert sglang_ports.listening_inodes("", 80) == set()
 
 
 @pytest.mark.parametrize(
@@ -262,8 +264,8 @@ def test_a_stranger_is_one_of_whom_no_one_is_the_units() -> None:
 
 def test_this_process_is_found_as_a_listener() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        found = ready.listeners(server.getsockname()[1])
-    assert ready.os.getpid() in [process.pid for process in found]
+        found = sglang_ports.listeners(server.getsockname()[1])
+    assert os.getpid() in [process.pid for process in found]
 
 
 # --- the module
