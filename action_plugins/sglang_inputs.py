@@ -13,8 +13,10 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 
 ROOT = Path(__file__).resolve().parents[1]
-# Files of group_vars that are no profiles.
-SHARED = ("all", "gpu_nodes")
+# Files of group_vars, and groups, that are no profiles.
+SHARED = {"all", "ungrouped", "gpu_nodes"}
+# What tells one profile from another and has better ways to be changed than by hand (overlays, variants).
+TELLING = {"sglang_env_stack", "sglang_model_path", "sglang_server_args"}
 
 
 def options(root: Path) -> dict[str, dict[str, Any]]:
@@ -35,7 +37,22 @@ def known_variables(root: Path) -> set[str]:
 
 
 def known_profiles(root: Path) -> set[str]:
-    return {path.stem for path in (root / "group_vars").glob("*.yml")} - set(SHARED)
+    return {path.stem for path in (root / "group_vars").glob("*.yml")} - SHARED
+
+
+def named_alone(profile: str, groups: list[str], variables: dict[str, Any], root: Path) -> str:
+    """Whether somebody set the profile's name without its file, so that another profile would be deployed under it."""
+    path = root / "group_vars" / f"{profile}.yml"
+    if profile in groups or not path.is_file():
+        return ""
+    stranger = [
+        name
+        for name, value in yaml.safe_load(path.read_text()).items()
+        if name in TELLING and variables.get(name) != value
+    ]
+    if not stranger:
+        return ""
+    return f"sglang_profile says '{profile}', but {', '.join(stranger)} come from elsewhere. Pass the whole file: -e @{path}"
 
 
 def misspelt(names: Iterable[str], known: set[str]) -> list[str]:
@@ -80,10 +97,11 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         host = variables["inventory_hostname"]
         profile = self._templar.template(variables.get("sglang_profile", ""))
-        profiles = known_profiles(ROOT) | ({profile} & set(variables.get("groups", {})))
+        groups = variables.get("group_names", [])
+        profiles = known_profiles(ROOT) | ({profile} & set(variables.get("groups", {})) - SHARED)
         problems = misspelt(variables, known_variables(ROOT))
         problems += self._wrong_types(variables)
-        problem = profile_problem(profile, variables.get("group_names", []), profiles, host)
+        problem = profile_problem(profile, groups, profiles, host) or named_alone(profile, groups, variables, ROOT)
         problems = [problem, *problems] if problem else problems
         if problems:
             result.update(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-NEWS_EVERY = 10  # seconds
+# Bytes that are sent before the node takes them: a link that breaks loses one batch, and the login's home need not hold all.
+BATCH = 512 << 20
 display = Display()
 
 
@@ -35,6 +36,18 @@ def listing(folder: Path) -> list[dict[str, Any]]:
     return wheels
 
 
+def batches(wheels: list[dict[str, Any]], limit: int) -> Iterator[list[dict[str, Any]]]:
+    """Wheels in their order, as many at a time as fit into the limit (bytes), at least one."""
+    batch: list[dict[str, Any]] = []
+    for wheel in wheels:
+        if batch and sum(entry["size"] for entry in batch) + wheel["size"] > limit:
+            yield batch
+            batch = []
+        batch.append(wheel)
+    if batch:
+        yield batch
+
+
 class ActionModule(ActionBase):
     """Asks the node what it lacks, puts those files into a temporary folder, lets the node check and take them."""
 
@@ -53,22 +66,20 @@ class ActionModule(ActionBase):
         answer = self._execute_module("sglang_wheels", module_args=arguments, task_vars=task_vars)
         if answer.get("failed") or not answer["changed"] or self._task.check_mode:
             return {**result, **answer}
-        sent = self._make_tmp_path()
-        try:
-            self._send(
-                [wheel for wheel in wheels if wheel["name"] in set(answer["missing"])], folder, sent, task_vars or {}
-            )
-            answer = self._execute_module("sglang_wheels", module_args={**arguments, "sent": sent}, task_vars=task_vars)
-        finally:
-            self._remove_tmp_path(sent)
+        lacking = [wheel for wheel in wheels if wheel["name"] in set(answer["missing"])]
+        host, total, done = (task_vars or {})["inventory_hostname"], sum(wheel["size"] for wheel in lacking), 0
+        for batch in batches(lacking, BATCH):
+            display.display(f"{host}: {done >> 20} of {total >> 20} MB of wheels sent")
+            sent = self._make_tmp_path()
+            try:
+                for wheel in batch:
+                    self._connection.put_file(str(folder / wheel["name"]), f"{sent.rstrip('/')}/{wheel['name']}")
+                taken = self._execute_module(
+                    "sglang_wheels", module_args={**arguments, "sent": sent}, task_vars=task_vars
+                )
+            finally:
+                self._remove_tmp_path(sent)
+            if taken.get("failed"):
+                return {**result, **taken}
+            done += sum(wheel["size"] for wheel in batch)
         return {**result, **answer}
-
-    def _send(self, wheels: list[dict[str, Any]], folder: Path, sent: str, variables: dict[str, Any]) -> None:
-        host, total, done, news = variables["inventory_hostname"], sum(w["size"] for w in wheels), 0, time.monotonic()
-        display.display(f"{host}: sending {len(wheels)} wheels, {total >> 20} MB")
-        for count, wheel in enumerate(wheels, 1):
-            self._connection.put_file(str(folder / wheel["name"]), f"{sent.rstrip('/')}/{wheel['name']}")
-            done += wheel["size"]
-            if time.monotonic() - news > NEWS_EVERY:
-                news = time.monotonic()
-                display.display(f"{host}: {count} of {len(wheels)} wheels, {done >> 20} of {total >> 20} MB")

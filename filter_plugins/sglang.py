@@ -64,15 +64,25 @@ def sglang_rung(result: dict[str, Any]) -> dict[str, Any]:
     return {key: result.get(key) for key in ("load", "metrics", "valid", "problems", "command")}
 
 
-def sglang_patch_state(result: dict[str, Any]) -> dict[str, Any]:
-    """What a deployment's record keeps of one patch, from a result of python_source_patch; the same once it is applied."""
-    return {
-        "name": result["patch_name"],
-        "status": "applied" if result["status"] in ("not_applied", "outdated", "applied") else result["status"],
-        "package_version": result["package_version"],
-        "path": result["path"],
-        "sha256": result["sha256_after"],
-    }
+def sglang_patch_states(looked: list[dict[str, Any]], made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a deployment's record keeps of patches, from results of python_source_patch: those looked at, then those made.
+
+    The same on the run that applies them and on every later one: several patches may touch one file, so its hash is the one
+    that the last of them left.
+    """
+    results = [r for r in looked if r.get("status") in ("applied", "not_needed")] + [r for r in made if "status" in r]
+    hashes = {result["path"]: result["sha256_after"] for result in results}
+    states = [
+        {
+            "name": result["patch_name"],
+            "status": "not_needed" if result["status"] == "not_needed" else "applied",
+            "package_version": result["package_version"],
+            "path": result["path"],
+            "sha256": hashes[result["path"]],
+        }
+        for result in results
+    ]
+    return sorted(states, key=lambda state: state["name"])
 
 
 def _quote(word: str, always: bool = False) -> str:
@@ -89,7 +99,7 @@ class FilterModule:
         return {
             "sglang_args": sglang_args,
             "sglang_argv": sglang_argv,
-            "sglang_patch_state": sglang_patch_state,
+            "sglang_patch_states": sglang_patch_states,
             "sglang_rung": sglang_rung,
             "sglang_unit_words": sglang_unit_words,
             "sglang_unit_environment": sglang_unit_environment,

@@ -18,7 +18,8 @@ options:
     description: TCP port to look up. Who listens on it is returned as RV(port_owner).
     type: int
   paths:
-    description: Paths whose file systems are measured. A path that does not exist yet stands for its nearest parent.
+    description: Paths whose file systems are measured. A path that does not exist yet stands for its nearest parent; one that is
+      not absolute is left out.
     type: list
     elements: path
     default: []
@@ -137,7 +138,7 @@ def port_owner(port: int) -> dict:
 
 
 def free_mib(path: str) -> int:
-    while not os.path.exists(path):
+    while not os.path.exists(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     stats = os.statvfs(path)
     return stats.f_bavail * stats.f_frsize >> 20
@@ -166,7 +167,7 @@ def main() -> None:
         systemd=systemd_version(module.run_command([systemctl, "--version"])[1]) if booted else 0,
         memory_mib=meminfo(_read("/proc/meminfo")),
         shm_mib=(lambda s: s.f_blocks * s.f_frsize >> 20)(os.statvfs("/dev/shm")) if os.path.isdir("/dev/shm") else 0,
-        disk_free_mib={path: free_mib(path) for path in module.params["paths"]},
+        disk_free_mib={path: free_mib(path) for path in module.params["paths"] if os.path.isabs(path)},
         port_owner=port_owner(module.params["port"]) if module.params["port"] else {},
     )
 

@@ -111,6 +111,10 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 
 PLACEHOLDER = "@DEPLOYMENT@"
+# In the first line of every unit of this project (roles/sglang_server/templates/sglang.service.j2).
+HEADER = "Written by sglang-rtxpro"
+# Folders beside those of the servers.
+RESERVED = ("models", "pristine")
 PROPERTIES = (
     "ActiveState",
     "MainPID",
@@ -128,21 +132,25 @@ def stamp(unit: str) -> tuple[str, str]:
     return digest, unit.replace(PLACEHOLDER, digest)
 
 
-def plan(wanted: str, digest: str, on_disk: str, running: dict, enabled: bool) -> list[str]:
+def plan(wanted: str, digest: str, on_disk: str, running: dict) -> list[str]:
     """Why the server has to be switched; empty when it runs as wanted. Decided from facts alone."""
     reasons = []
     if not on_disk:
         reasons.append("there is no unit yet")
     elif on_disk != wanted:
+        # Even if what runs carries the right digest: it may have been started from what is on disk now.
         reasons.append("the unit differs")
     if running["active"] not in ("active", "activating", "reloading"):
         reasons.append(f"the server is {running['active']}")
     elif running["digest"] != digest:
         ran = running["digest"] or "something this project did not start"
         reasons.append(f"what runs is {ran}, wanted is {digest}")
-    if not enabled:
-        reasons.append("the unit does not start at boot")
     return reasons
+
+
+def foreign(on_disk: str, last: dict) -> bool:
+    """Whether the unit on disk was made by somebody else, and is kept nowhere."""
+    return bool(on_disk) and not last and HEADER not in on_disk.split("\n", 1)[0]
 
 
 def properties(text: str) -> dict[str, str]:
@@ -157,7 +165,7 @@ def environment(raw: bytes) -> dict[str, str]:
 
 
 def mask_environment(unit: str) -> str:
-    """For diffs and records: a unit never carries secrets, but a hand-made one on disk may."""
+    """For diffs: a unit of this project never carries secrets, but what somebody wrote into it by hand may."""
     lines = []
     for line in unit.splitlines(keepends=True):
         name = line.split("=", 2)[1].strip('"') if line.startswith("Environment=") and line.count("=") > 1 else ""
@@ -272,14 +280,17 @@ class Server:
             "since": self.shown.get("ActiveEnterTimestamp", ""),
         }
 
-    def put(self, text: str) -> None:
-        """Write the unit and start it. With Type=exec systemd answers at exec; sglang_ready watches the rest."""
+    def verify(self, text: str) -> None:
+        """Let systemd judge the unit before anything is touched."""
         verified = f"/run/{self.name}-{os.getpid()}.service"
         write(verified, text, 0o644)
         code, out, err = self.module.run_command(["systemd-analyze", "verify", "--man=no", verified])
         os.unlink(verified)
         if code:
             self.module.fail_json(msg=f"systemd refuses the unit of {self.name}: {(err or out).strip()}")
+
+    def put(self, text: str) -> None:
+        """Write the unit and start it. With Type=exec systemd answers at exec; sglang_ready watches the rest."""
         write(self.unit_path, text, 0o644)
         self.systemctl("daemon-reload")
         self.systemctl("enable", "--quiet", self.unit_name)
@@ -320,6 +331,11 @@ def main() -> None:
         required_if=[("state", "switched", ["unit"]), ("state", "committed", ["unit"])],
         supports_check_mode=True,
     )
+    os.umask(0o022)
+    if module.params["name"] in RESERVED:
+        module.fail_json(
+            msg=f"A server cannot be named {module.params['name']}: {module.params['root']} has a folder of that name."
+        )
     server = Server(module)
     running, last, phase = server.running(), server.record.last(), server.record.state()["phase"]
     state, facts = module.params["state"], module.params["facts"]
@@ -330,11 +346,22 @@ def main() -> None:
     result: dict = {"changed": False, "restarted": False}
 
     if state == "switched":
-        enabled = server.shown.get("UnitFileState") in ("enabled", "enabled-runtime")
-        reasons = plan(wanted, digest, server.on_disk, running, enabled)
-        if reasons:
+        if foreign(server.on_disk, last):
+            module.fail_json(
+                msg=f"{server.unit_path} was not written by this project, and nothing would bring it back. Move it away, or choose "
+                "another sglang_server_name."
+            )
+        reasons = plan(wanted, digest, server.on_disk, running)
+        disabled = server.shown.get("UnitFileState") not in ("enabled", "enabled-runtime")
+        if not reasons and disabled:
+            reasons = ["the unit does not start at boot"]
+            result["changed"] = True
+            if not module.check_mode:
+                server.systemctl("enable", "--quiet", server.unit_name)
+        elif reasons:
             result.update(changed=True, restarted=True)
             if not module.check_mode:
+                server.verify(wanted)
                 # First the record: a run that is killed from here on is known to have been under way.
                 server.record.write_state(phase="switched", digest=digest, before=last.get("id", ""))
                 server.put(wanted)
@@ -352,12 +379,14 @@ def main() -> None:
                 server.record.write_state(phase="committed", digest=digest, deployment=last["id"])
                 phase = "committed"
     elif state == "restored":
-        result.update(changed=True, restarted=bool(last))
+        # A switch that was refused before it touched anything leaves a healthy server, which is not restarted for that.
+        kept = bool(last) and not plan(wanted, digest, server.on_disk, running)
+        result.update(changed=not kept, restarted=bool(last) and not kept)
         reasons = [module.params["reason"] or "asked for"]
-        if not module.check_mode:
+        if not module.check_mode and not kept:
             if last:
                 server.put(wanted)
-            else:
+            elif not foreign(server.on_disk, last):
                 server.remove()
             phase = "restored"
             server.record.write_state(

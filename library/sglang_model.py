@@ -15,14 +15,15 @@ description:
     every shard is exactly as long as its own header says. A download that was cut, or left partial files, shows here and not
     after minutes of loading.
   - The files must be readable by the server's user, since the loader reports a permission error as a missing file.
-  - With O(generator) a folder that is absent or incomplete is made by that program, under another name, then renamed.
+  - With O(generator) a folder that is absent, empty or was made so before is made by that program, under another name, then
+    renamed. Anything else that lies there is never replaced.
 options:
   path:
     description: The model's folder.
     type: path
     required: true
   user:
-    description: User that the server runs as. Not checked when the user does not exist yet.
+    description: User that the server runs as. One that does not exist yet is taken for a stranger to all files.
     type: str
   python:
     description: Interpreter that runs O(generator), usually the release's.
@@ -77,6 +78,8 @@ from ansible.module_utils.basic import AnsibleModule
 
 # A header is JSON of a few MB at the most; a longer one is a file that is no safetensors file.
 LONGEST_HEADER = 100 << 20
+# In a folder that O(generator) made; only such a one is made again.
+MARK = ".made-by-sglang-rtxpro"
 
 
 def safetensors_length(path: str) -> int:
@@ -99,6 +102,25 @@ def safetensors_length(path: str) -> int:
     return 8 + length + max(ends, default=0)
 
 
+def config(path: str) -> dict | None:
+    try:
+        with open(f"{path}/config.json", encoding="utf-8") as stream:
+            found = json.load(stream)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def partial(path: str) -> list[str]:
+    """Files that a hub's client had not finished; it keeps them in hidden folders."""
+    return [
+        os.path.join(folder, name)
+        for folder, _, names in os.walk(path)
+        for name in names
+        if name.endswith(".incomplete")
+    ]
+
+
 def problems(path: str) -> list[str]:
     """What is missing or cut in a model's folder; empty when it is complete."""
     if not os.path.isdir(path):
@@ -108,10 +130,9 @@ def problems(path: str) -> list[str]:
         for name in ("config.json", "tokenizer_config.json")
         if not os.path.isfile(f"{path}/{name}")
     ]
-    found += [
-        f"{os.path.relpath(p, path)} is a partial download"
-        for p in glob.glob(f"{path}/**/*.incomplete", recursive=True)
-    ]
+    if not found and config(path) is None:
+        found.append("config.json cannot be read")
+    found += [f"{os.path.relpath(part, path)} is a partial download" for part in partial(path)]
     names = {os.path.basename(name) for name in glob.glob(f"{path}/*.safetensors")}
     index = f"{path}/model.safetensors.index.json"
     if os.path.isfile(index):
@@ -147,29 +168,31 @@ def unreadable(path: str, user: str) -> list[str]:
     try:
         account = pwd.getpwnam(user)
     except KeyError:
-        return []
-    gids = {account.pw_gid} | {entry.gr_gid for entry in grp.getgrall() if user in entry.gr_mem}
+        uid, gids = -1, set()  # made later in the deployment: a stranger
+    else:
+        uid, gids = (
+            account.pw_uid,
+            {account.pw_gid} | {entry.gr_gid for entry in grp.getgrall() if user in entry.gr_mem},
+        )
     found = []
     for entry in [path, *sorted(glob.glob(f"{path}/*"))]:
         facts = os.stat(entry)
-        if not may_read(facts.st_mode, facts.st_uid, facts.st_gid, account.pw_uid, gids):
+        if not may_read(facts.st_mode, facts.st_uid, facts.st_gid, uid, gids):
             found.append(f"{entry} (mode {stat.S_IMODE(facts.st_mode):04o}) cannot be read by {user}")
     parent = os.path.dirname(path)
     while parent != "/":
         facts = os.stat(parent)
         # Passing through needs the execute bit alone.
-        if not may_read(facts.st_mode | 0o444, facts.st_uid, facts.st_gid, account.pw_uid, gids):
+        if not may_read(facts.st_mode | 0o444, facts.st_uid, facts.st_gid, uid, gids):
             found.append(f"{parent} (mode {stat.S_IMODE(facts.st_mode):04o}) cannot be entered by {user}")
         parent = os.path.dirname(parent)
     return found
 
 
 def describe(path: str) -> dict:
-    with open(f"{path}/config.json", encoding="utf-8") as stream:
-        config = json.load(stream)
     shards = glob.glob(f"{path}/*.safetensors")
     return {
-        "architectures": config.get("architectures") or [],
+        "architectures": (config(path) or {}).get("architectures") or [],
         "shards": len(shards),
         "bytes": sum(os.path.getsize(shard) for shard in shards),
     }
@@ -189,6 +212,8 @@ def generate(module: AnsibleModule, path: str) -> None:
         left = problems(temporary)
         if left:
             module.fail_json(msg=f"The program that makes {path} left it incomplete: {'; '.join(left)}")
+        with open(f"{temporary}/{MARK}", "w", encoding="utf-8"):
+            pass
         for entry in [temporary, *glob.glob(f"{temporary}/*")]:
             os.chmod(entry, 0o755 if os.path.isdir(entry) else 0o644)
         shutil.rmtree(path, ignore_errors=True)
@@ -210,9 +235,16 @@ def main() -> None:
         required_by={"generator": ["python"]},
         supports_check_mode=True,
     )
+    os.umask(0o022)  # the server's user must be able to read what is made here
     path, user = module.params["path"], module.params["user"]
     before = problems(path)
     changed = bool(before) and bool(module.params["generator"])
+    if changed and os.path.exists(path) and os.listdir(path) and not os.path.exists(f"{path}/{MARK}"):
+        module.fail_json(
+            msg=f"{path} holds something that was not made here, and no complete model: {'; '.join(before[:5])}. It was "
+            "left alone. Name another folder with sglang_model_path.",
+            problems=before,
+        )
     if changed and module.check_mode:
         module.exit_json(changed=True, problems=before)
     if changed:

@@ -17,9 +17,11 @@ description:
   - Everything is installed by a pinned uv from wheels whose hashes the lock names. uv keeps its cache beside the releases,
     so that releases share files by hard links and the next one is built in seconds.
   - A build that was interrupted is thrown away and made anew.
+  - A sealed release in which a watched file has changed since is V(drifted). It may be what serves, so it is left as it is, and
+    the release is built beside it as C(<path>.2), C(<path>.3) and so on. The path in use is returned.
 options:
   path:
-    description: The release's folder.
+    description: The release's folder, as long as it has not drifted.
     type: path
     required: true
   state:
@@ -69,9 +71,7 @@ options:
     elements: dict
     default: []
   watch:
-    description:
-      - Files of the release that were edited after the build. Their hashes are noted by O(state=sealed); a sealed release in
-        which one has changed is V(drifted), and O(state=built) builds it anew.
+    description: Files of the release that were edited after the build. Their hashes are noted by O(state=sealed).
     type: list
     elements: path
     default: []
@@ -102,9 +102,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 status:
-  description:
-    - V(absent), V(incomplete) (a build that was interrupted), V(built) (under the mark), V(sealed), or V(drifted) (sealed, and a
-      watched file has changed since), after this run.
+  description: V(absent), V(incomplete) (a build that was interrupted), V(built) (under the mark) or V(sealed), after this run.
+  type: str
+  returned: always
+path:
+  description: The release's folder, with its number where earlier ones drifted.
   type: str
   returned: always
 python:
@@ -115,10 +117,6 @@ site_packages:
   description: Path of the release's site-packages. Empty while there is no environment.
   type: str
   returned: always
-build:
-  description: Names this build. A release that was built anew at the same path has another one.
-  type: str
-  returned: when built
 seconds:
   description: Seconds that the build took, C(environment) and C(install) apart.
   type: dict
@@ -133,9 +131,12 @@ torch:
   returned: when O(torch) is given and the release is there
 """
 
+import contextlib
+import fcntl
 import glob
 import hashlib
 import html.parser
+import http.client
 import json
 import os
 import re
@@ -144,8 +145,8 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-import uuid
 import zipfile
+from collections.abc import Iterator
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -167,6 +168,15 @@ def status(path: str) -> str:
         return "built"
     watched = recorded(path).get("watched", {})
     return "drifted" if any(hash_or_nothing(file) != digest for file, digest in watched.items()) else "sealed"
+
+
+def current(path: str) -> str:
+    """The first of PATH, PATH.2, PATH.3 … that has not drifted."""
+    number, candidate = 1, path
+    while status(candidate) == "drifted":
+        number += 1
+        candidate = f"{path}.{number}"
+    return candidate
 
 
 def pinned(requirements: str) -> dict[str, str]:
@@ -249,13 +259,10 @@ def fetch(url: str) -> bytes:
 class Build:
     """One build; every step raises ReleaseError with its own words."""
 
-    def __init__(self, module: AnsibleModule) -> None:
-        self.module = module
+    def __init__(self, module: AnsibleModule, path: str) -> None:
         self.params = module.params
-        self.path: str = module.params["path"]
-        self.venv = os.path.join(self.path, "venv")
-        self.old = self.path + ".drifted"
-        self.begun = False
+        self.path = path
+        self.venv = os.path.join(path, "venv")
         self.python_version = ""
         self.wheelhouse: str | None = module.params["wheelhouse"]
 
@@ -270,8 +277,9 @@ class Build:
             self.check_wheelhouse(pins)
         torch = self.find_torch() if self.params["torch"] else None
         uv = self.uv()
-        self.aside()
-        os.makedirs(self.path, mode=0o755)
+        if os.path.isdir(self.path):
+            shutil.rmtree(self.path)
+        os.makedirs(self.path)
         open(os.path.join(self.path, MARK), "w").close()
         started = time.monotonic()
         self.command([uv, "venv", "--quiet", "--no-config", "--no-python-downloads", "--python", python, self.venv])
@@ -286,7 +294,6 @@ class Build:
             with open(target, "w", encoding="utf-8") as stream:
                 stream.write(extra["content"])
         facts = {
-            "build": uuid.uuid4().hex[:12],
             "packages": len(pins) + bool(torch),
             "seconds": {"environment": round(made - started, 1), "install": round(time.monotonic() - made, 1)},
             "torch": {"file": torch["file"], "sha256": torch["sha256"]} if torch else None,
@@ -294,23 +301,6 @@ class Build:
             **self.params["describe"],
         }
         record(self.path, facts)
-        shutil.rmtree(self.old, ignore_errors=True)
-
-    def aside(self) -> None:
-        """Make room. A release that drifted may be what serves at present: it is kept until the new one stands."""
-        shutil.rmtree(self.old, ignore_errors=True)
-        self.begun = True
-        if status(self.path) == "drifted":
-            os.rename(self.path, self.old)
-        elif os.path.isdir(self.path):
-            shutil.rmtree(self.path)
-
-    def undo(self) -> None:
-        """Nothing may be taken for a release that is not one; what stood there before comes back."""
-        if self.begun:
-            shutil.rmtree(self.path, ignore_errors=True)
-        if os.path.isdir(self.old):
-            os.rename(self.old, self.path)
 
     def interpreter(self) -> str:
         python = self.params["python"]
@@ -450,6 +440,25 @@ def recorded(path: str) -> dict:
         return {}
 
 
+def seal(path: str, before: str, watch: list[str]) -> None:
+    if before != "built":
+        raise ReleaseError(f"it is {before}; only a built release can be sealed. Run deploy.yml from its start.")
+    record(path, {**recorded(path), "watched": {file: sha256(file) for file in watch}})
+    os.unlink(os.path.join(path, MARK))
+
+
+@contextlib.contextmanager
+def lock(path: str, take: bool) -> Iterator[None]:
+    """One build at a time in the folder of the releases."""
+    if not take:
+        yield
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(os.path.join(os.path.dirname(path), ".lock"), "w", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -471,27 +480,26 @@ def main() -> None:
         required_if=[("state", "built", ["requirements", "uv"])],
         supports_check_mode=True,
     )
-    path, state = module.params["path"], module.params["state"]
-    before = status(path)
-    changed = False
-    if state == "built" and before not in ("built", "sealed"):
-        changed = True
-        if not module.check_mode:
-            build = Build(module)
-            try:
-                build.run()
-            except (ReleaseError, OSError) as error:
-                build.undo()
-                module.fail_json(msg=str(error), status=status(path))
-    elif state == "sealed" and before != "sealed":
-        changed = True
-        if not module.check_mode:
-            if before != "built":
-                module.fail_json(
-                    msg=f"{path} is {before}; only a built release can be sealed. Run deploy.yml from its start."
-                )
-            record(path, {**recorded(path), "watched": {file: sha256(file) for file in module.params["watch"]}})
-            os.unlink(os.path.join(path, MARK))
+    os.umask(0o022)  # the server's user must be able to run what is made here
+    state, changed = module.params["state"], False
+    # Two servers on one node may want the same release at the same time: one builds, the other finds it built.
+    with lock(module.params["path"], take=state != "inspected" and not module.check_mode):
+        path = current(module.params["path"])
+        before = status(path)
+        try:
+            if state == "built" and before not in ("built", "sealed"):
+                changed = True
+                if not module.check_mode:
+                    Build(module, path).run()
+            elif state == "sealed" and before != "sealed":
+                changed = True
+                if not module.check_mode:
+                    seal(path, before, module.params["watch"])
+        except (ReleaseError, OSError, http.client.HTTPException, zipfile.BadZipFile) as error:
+            if state == "built":
+                # Nothing may be taken for a release that is not one; the next run starts anew.
+                shutil.rmtree(path, ignore_errors=True)
+            module.fail_json(msg=f"{path}: {error}", status=status(path))
     facts = recorded(path)
     module.exit_json(
         changed=changed,
@@ -501,7 +509,7 @@ def main() -> None:
         path=path,
         python=os.path.join(path, "venv/bin/python"),
         site_packages=site_packages(path),
-        **{key: facts[key] for key in ("build", "seconds", "packages", "torch") if facts.get(key) is not None},
+        **{key: facts[key] for key in ("seconds", "packages", "torch") if facts.get(key) is not None},
     )
 
 

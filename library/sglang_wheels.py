@@ -84,10 +84,17 @@ def take(module: AnsibleModule, wheel: dict, source: str, folder: str) -> None:
         module.fail_json(
             msg=f"{wheel['name']} arrived damaged (sha256 {digest.hexdigest()[:12]}…). Run again to send it anew."
         )
-    partial = os.path.join(folder, wheel["name"] + ".part")
-    shutil.move(path, partial)  # may cross file systems, so it is not the rename that counts
-    os.chmod(partial, 0o644)
-    os.replace(partial, os.path.join(folder, wheel["name"]))
+    partial = os.path.join(folder, f"{wheel['name']}.{os.getpid()}.part")
+    try:
+        shutil.move(path, partial)  # may cross file systems, so it is not the rename that counts
+        os.chmod(partial, 0o644)
+        os.replace(partial, os.path.join(folder, wheel["name"]))
+    except OSError as error:
+        if os.path.exists(partial):
+            os.unlink(partial)
+        module.fail_json(
+            msg=f"{wheel['name']} cannot be kept in {folder}: {error}. What arrived before it stays there."
+        )
 
 
 def main() -> None:
@@ -103,9 +110,12 @@ def main() -> None:
     folder, sent = module.params["dest"], module.params["sent"]
     lacking = missing(module.params["wheels"], sizes(folder))
     if sent and not module.check_mode:
-        os.makedirs(folder, mode=0o755, exist_ok=True)
+        os.umask(0o022)
+        os.makedirs(folder, exist_ok=True)
         for wheel in lacking:
-            take(module, wheel, sent, folder)
+            # What comes in a later batch is not here yet.
+            if os.path.exists(os.path.join(sent, wheel["name"])):
+                take(module, wheel, sent, folder)
     module.exit_json(
         changed=bool(lacking),
         missing=[wheel["name"] for wheel in lacking],

@@ -44,3 +44,34 @@ def test_environment_is_sorted_and_quoted() -> None:
 def test_a_line_break_is_refused() -> None:
     with pytest.raises(AnsibleFilterError, match="line break"):
         sglang.sglang_unit_words(["a\nb"])
+
+
+def patch(name: str, status: str, before: str, after: str, path: str = "/v/f.py") -> dict[str, str]:
+    return {
+        "patch_name": name,
+        "status": status,
+        "package_version": "1",
+        "path": path,
+        "sha256_before": before,
+        "sha256_after": after,
+    }
+
+
+def test_patch_states_are_the_same_on_the_first_run_and_on_later_ones() -> None:
+    """Two patches on one file: the first one's hash is of the file before the second was made."""
+    looked = [
+        patch("b", "not_applied", "0", "0"),
+        patch("a", "not_applied", "0", "0"),
+        patch("c", "not_needed", "9", "9", "/v/g.py"),
+    ]
+    made = [patch("b", "not_applied", "0", "1"), patch("a", "not_applied", "1", "2")]
+    first = sglang.sglang_patch_states(looked, made)
+    later = sglang.sglang_patch_states(
+        [patch("b", "applied", "2", "2"), patch("a", "applied", "2", "2"), looked[2]], []
+    )
+    assert first == later
+    assert [(state["name"], state["status"], state["sha256"]) for state in first] == [
+        ("a", "applied", "2"),
+        ("b", "applied", "2"),
+        ("c", "not_needed", "9"),
+    ]

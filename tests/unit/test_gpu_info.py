@@ -53,7 +53,9 @@ def test_memory_and_systemd() -> None:
 
 def test_the_owner_of_a_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        told = run_module(module, capsys, port=server.getsockname()[1], paths=["/opt/sglang/not/there"])
+        told = run_module(module, capsys, port=server.getsockname()[1], paths=["/opt/sglang/not/there", "", "x/y"])
     assert "pytest" in told["port_owner"]["command"] or "python" in told["port_owner"]["command"]
-    assert told["disk_free_mib"]["/opt/sglang/not/there"] > 0
+    assert (
+        list(told["disk_free_mib"]) == ["/opt/sglang/not/there"] and told["disk_free_mib"]["/opt/sglang/not/there"] > 0
+    )
     assert told["gpus"] or told["gpus_note"]

@@ -13,7 +13,6 @@ ROOT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path.name for path in (ROOT / "roles").iterdir())
 # What a role computes for other roles; everything else in vars/ is its own.
 HANDED_ON = {
-    "sglang_env_build",
     "sglang_env_environment",
     "sglang_env_release",
     "sglang_env_release_python",

@@ -18,21 +18,29 @@ def test_stamp_is_of_the_text_and_in_it() -> None:
 
 
 def test_nothing_to_do() -> None:
-    assert module.plan("u", "d1", "u", RUNNING, enabled=True) == []
+    assert module.plan("u", "d1", "u", RUNNING) == []
 
 
 def test_reasons() -> None:
-    assert module.plan("u", "d1", "", {**RUNNING, "active": "inactive"}, True) == [
+    assert module.plan("u", "d1", "", {**RUNNING, "active": "inactive"}) == [
         "there is no unit yet",
         "the server is inactive",
     ]
-    assert module.plan("u", "d1", "hand-made", RUNNING, True) == ["the unit differs"]
-    assert module.plan("u", "d1", "u", RUNNING, False) == ["the unit does not start at boot"]
+    assert module.plan("u", "d1", "hand-made", RUNNING) == ["the unit differs"]
+
+
+def test_somebody_elses_unit_is_not_taken_over() -> None:
+    """Nothing would bring it back, and it may be what serves."""
+    assert module.foreign("[Unit]\nDescription=my sglang\n", {})
+    assert not module.foreign("", {})
+    assert not module.foreign("# Written by sglang-rtxpro for the deployment x.\n[Unit]\n", {})
+    # Edited by hand beyond recognition, and the last one is on record.
+    assert not module.foreign("[Unit]\n", {"unit": "u"})
 
 
 def test_a_run_killed_between_writing_and_restarting_is_seen() -> None:
     """The unit on disk is the wanted one already; the process still is the old one."""
-    assert module.plan("u", "d2", "u", RUNNING, True) == ["what runs is d1, wanted is d2"]
+    assert module.plan("u", "d2", "u", RUNNING) == ["what runs is d1, wanted is d2"]
 
 
 def test_environment_of_a_process() -> None:

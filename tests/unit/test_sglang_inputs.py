@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import yaml
+
 from action_plugins import sglang_inputs
 
 KNOWN = {"sglang_server_port", "sglang_server_host", "sglang_profile"}
@@ -43,3 +45,12 @@ def test_values_are_checked_by_their_specs() -> None:
     assert "'concurrency'" in sglang_inputs.wrong_type(
         "sglang_bench_loads", [{"concurrency": "many"}], specs["sglang_bench_loads"]
     )
+
+
+def test_a_profiles_name_without_its_file() -> None:
+    profile = yaml.safe_load((sglang_inputs.ROOT / "group_vars/cpu_demo_origin.yml").read_text())
+    other = yaml.safe_load((sglang_inputs.ROOT / "group_vars/cpu_demo.yml").read_text())
+    told = sglang_inputs.named_alone("cpu_demo_origin", ["cpu_demo"], other, sglang_inputs.ROOT)
+    assert "sglang_env_stack" in told and "-e @" in told
+    assert sglang_inputs.named_alone("cpu_demo_origin", ["cpu_demo"], profile, sglang_inputs.ROOT) == ""
+    assert sglang_inputs.named_alone("cpu_demo_origin", ["cpu_demo_origin"], other, sglang_inputs.ROOT) == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,22 @@ def test_partial_downloads(model: Path) -> None:
     (model / ".cache").mkdir()
     (model / "x.incomplete").touch()
     assert module.problems(str(model)) == ["x.incomplete is a partial download"]
+    (model / "x.incomplete").rename(model / ".cache/y.incomplete")
+    assert module.problems(str(model)) == [".cache/y.incomplete is a partial download"]
+
+
+def test_a_cut_config(model: Path) -> None:
+    (model / "config.json").write_text('{"architectures": [')
+    assert module.problems(str(model)) == ["config.json cannot be read"]
+
+
+def test_what_was_not_made_here_is_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder of other models, or a download of hours that is not complete."""
+    (tmp_path / "models/other").mkdir(parents=True)
+    told = run_module(
+        module, capsys, path=str(tmp_path / "models"), python=sys.executable, generator="raise SystemExit(1)"
+    )
+    assert "was left alone" in told["msg"] and (tmp_path / "models/other").is_dir()
 
 
 def test_absent_without_a_generator_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,6 +93,9 @@ def test_a_file_of_another_user_is_told_before_the_loader_calls_it_missing(
     (model / "a.safetensors").chmod(0o600)
     told = run_module(module, capsys, path=str(model), user="nobody")
     assert "a.safetensors (mode 0600) cannot be read by nobody" in told["msg"]
+    # The first deployment makes the user only after this.
+    told = run_module(module, capsys, path=str(model), user="not-there-yet")
+    assert "a.safetensors (mode 0600) cannot be read by not-there-yet" in told["msg"]
 
 
 def test_a_generator_that_fails_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,14 +104,12 @@ def test_a_generator_that_fails_leaves_nothing(tmp_path: Path, capsys: pytest.Ca
         "python": "/usr/bin/env",
         "generator": "raise SystemExit('no memory')",
     }
-    told = run_module(module, capsys, **{**arguments, "python": __import__("sys").executable})
+    told = run_module(module, capsys, **{**arguments, "python": sys.executable})
     assert "no memory" in told["msg"]
     assert list((tmp_path / "m").iterdir()) == []
 
 
 def test_a_generator_that_leaves_a_hole_is_not_believed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = "import pathlib, sys; pathlib.Path(sys.argv[1]).mkdir()"
-    told = run_module(
-        module, capsys, path=str(tmp_path / "model"), python=__import__("sys").executable, generator=program
-    )
+    told = run_module(module, capsys, path=str(tmp_path / "model"), python=sys.executable, generator=program)
     assert "left it incomplete" in told["msg"] and not (tmp_path / "model").exists()

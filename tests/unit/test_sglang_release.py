@@ -73,23 +73,24 @@ def test_a_watched_file_that_changed_is_drift(tmp_path: Path) -> None:
     assert module.status(str(release)) == "drifted"
 
 
-def test_a_rebuild_that_fails_gives_the_drifted_release_back(
+def test_a_drifted_release_is_left_and_the_next_number_is_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It may be what serves at present."""
     release = sealed(tmp_path)
     (release / "patched.py").write_text("two")
-    # Before anything was moved, and after: a wheelhouse that lacks wheels, and a uv that cannot be had.
+    told = run_module(module, capsys, path=str(release), state="inspected")
+    assert told["path"] == f"{release}.2" and told["status"] == "absent"
+    # A build that fails leaves the drifted one alone, and nothing of itself.
     (tmp_path / "wheels").mkdir()
-    told = build(tmp_path, capsys, wheelhouse=str(tmp_path / "wheels"))
-    assert told["status"] == "drifted" and (release / "patched.py").read_text() == "two"
     for name in ("foo_bar-1.2-py3-none-any.whl", "baz-2.0-py3-none-any.whl"):
         (tmp_path / "wheels" / name).touch()
     (tmp_path / "uv").mkdir()
     (tmp_path / "uv/uv-0").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "uv/uv-0").chmod(0o755)
     told = build(tmp_path, capsys, wheelhouse=str(tmp_path / "wheels"))
-    assert "uv-0 venv" in told["msg"] and told["status"] == "drifted" and (release / "patched.py").read_text() == "two"
+    assert "uv-0 venv" in told["msg"] and told["status"] == "absent"
+    assert (release / "patched.py").read_text() == "two" and not Path(f"{release}.2").exists()
 
 
 UV = {"version": "0", "file": "uv-0-py3-none-any.whl", "sha256": "0"}

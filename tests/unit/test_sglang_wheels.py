@@ -46,3 +46,9 @@ def test_listing_believes_the_index_only_where_sizes_agree(tmp_path: Path) -> No
     assert plugin.listing(tmp_path / "w") == [real]
     (tmp_path / "w/wheelhouse.json").write_text('{"files": [{"name": "a.whl", "size": 5, "sha256": "noted"}]}')
     assert plugin.listing(tmp_path / "w")[0]["sha256"] == "noted"
+
+
+def test_batches_keep_the_order_and_hold_one_at_least() -> None:
+    wheels = [{"name": str(size), "size": size} for size in (1, 2, 9, 1)]
+    assert [[w["size"] for w in batch] for batch in plugin.batches(wheels, 3)] == [[1, 2], [9], [1]]
+    assert list(plugin.batches([], 3)) == []
