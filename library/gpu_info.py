@@ -81,7 +81,7 @@ import os
 import re
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sglang_ports import listeners
+from ansible.module_utils.sglang_ports import listeners, read
 
 QUERY = ["index", "name", "memory.total", "driver_version", "compute_cap"]
 
@@ -122,17 +122,9 @@ def systemd_version(text: str) -> int:
     return int(found.group(1)) if found else 0
 
 
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return stream.read()
-    except OSError:
-        return ""
-
-
 def port_owner(port: int) -> dict:
     for process in listeners(port):
-        command = _read(f"/proc/{process.pid}/cmdline").replace("\0", " ").strip() or process.name
+        command = read(f"/proc/{process.pid}/cmdline").replace("\0", " ").strip() or process.name
         return {"pid": process.pid, "command": command[:200], "unit": unit_of(process.cgroups)}
     return {}
 
@@ -165,7 +157,7 @@ def main() -> None:
         uid=os.geteuid(),
         machine=os.uname().machine,
         systemd=systemd_version(module.run_command([systemctl, "--version"])[1]) if booted else 0,
-        memory_mib=meminfo(_read("/proc/meminfo")),
+        memory_mib=meminfo(read("/proc/meminfo")),
         shm_mib=(lambda s: s.f_blocks * s.f_frsize >> 20)(os.statvfs("/dev/shm")) if os.path.isdir("/dev/shm") else 0,
         disk_free_mib={path: free_mib(path) for path in module.params["paths"] if os.path.isabs(path)},
         port_owner=port_owner(module.params["port"]) if module.params["port"] else {},

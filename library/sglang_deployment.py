@@ -379,19 +379,20 @@ def main() -> None:
                 server.record.write_state(phase="committed", digest=digest, deployment=last["id"])
                 phase = "committed"
     elif state == "restored":
-        # A switch that was refused before it touched anything leaves a healthy server, which is not restarted for that.
-        kept = bool(last) and not plan(wanted, digest, server.on_disk, running)
-        result.update(changed=not kept, restarted=bool(last) and not kept)
+        # A switch that was refused before it touched anything leaves a healthy server, or somebody else's unit, as it was.
+        if last:
+            untouched = not plan(wanted, digest, server.on_disk, running)
+        else:
+            untouched = not server.on_disk or foreign(server.on_disk, last)
+        result.update(changed=not untouched, restarted=bool(last) and not untouched)
         reasons = [module.params["reason"] or "asked for"]
-        if not module.check_mode and not kept:
+        if not untouched and not module.check_mode:
             if last:
                 server.put(wanted)
-            elif not foreign(server.on_disk, last):
+            else:
                 server.remove()
             phase = "restored"
-            server.record.write_state(
-                phase=phase, digest=digest, deployment=last.get("id", ""), reason=module.params["reason"]
-            )
+            server.record.write_state(phase=phase, digest=digest, deployment=last.get("id", ""), reason=reasons[0])
         result["diff"] = diff(server.on_disk, wanted, server.unit_path)
 
     module.exit_json(

@@ -19,7 +19,8 @@ def listening_inodes(table: str, port: int) -> Set[str]:
     return {row[9] for row in rows if len(row) > 9 and row[3] == "0A" and int(row[1].rsplit(":", 1)[1], 16) == port}
 
 
-def _read(path: str) -> str:
+def read(path: str) -> str:
+    """A file of /proc; empty when it is gone or may not be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -29,7 +30,7 @@ def _read(path: str) -> str:
 
 def parent(pid: int) -> int:
     """The parent of a process, 0 when it is gone. The name in /proc/PID/stat may hold spaces and brackets."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return int(fields[1]) if len(fields) > 1 else 0
 
 
@@ -39,12 +40,12 @@ def describe(pid: int) -> Process:
     while up > 1 and up not in ancestors:
         ancestors.append(up)
         up = parent(up)
-    return Process(pid, _read(f"/proc/{pid}/comm").strip(), _read(f"/proc/{pid}/cgroup"), tuple(ancestors))
+    return Process(pid, read(f"/proc/{pid}/comm").strip(), read(f"/proc/{pid}/cgroup"), tuple(ancestors))
 
 
 def listeners(port: int) -> List[Process]:
     """Processes of this host that listen on a TCP port; those that this user may not look at are left out."""
-    inodes = {inode for name in ("tcp", "tcp6") for inode in listening_inodes(_read(f"/proc/self/net/{name}"), port)}
+    inodes = {inode for name in ("tcp", "tcp6") for inode in listening_inodes(read(f"/proc/self/net/{name}"), port)}
     links = {f"socket:[{inode}]" for inode in inodes}
     found = []
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()) if links else ():
