@@ -47,8 +47,12 @@ def sglang_argv(args: dict[str, Any]) -> list[str]:
 
 
 def sglang_unit_words(words: list[str]) -> str:
-    """Words quoted for ExecStart= (systemd.service(5)): specifiers and variables stay what they are."""
-    return " ".join(_quote(word).replace("$", "$$") for word in words)
+    """Words quoted for ExecStart= (systemd.service(5)): specifiers and variables stay what they are.
+
+    Each option begins a line of its own, so that a diff of two units shows the option that differs.
+    """
+    quoted = (_quote(word).replace("$", "$$") for word in words)
+    return "".join(f" \\\n  {word}" if word.startswith("--") else f" {word}" for word in quoted).lstrip()
 
 
 def sglang_unit_environment(environment: dict[str, Any]) -> list[str]:

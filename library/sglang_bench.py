@@ -517,9 +517,12 @@ def locate_client(module: AnsibleModule) -> Client:
     place = json.loads(out)
     client = find_client(place["folders"], place["version"])
     if client is None:
-        where = f"sglang {place['version']} in {place['folders'][0]}" if place["folders"] else "no sglang"
+        if not place["folders"]:
+            module.fail_json(msg=f"{python} has no sglang. Expected the Python of the environment that serves.")
         names = " or ".join(path for _, path in CLIENTS)
-        module.fail_json(msg=f"{python} has {where}, but no benchmark client. Expected the package's file {names}.")
+        module.fail_json(
+            msg=f"sglang {place['version']} in {place['folders'][0]} has no benchmark client. Expected its file {names}."
+        )
     assert client is not None
     return client
 

@@ -33,8 +33,9 @@ def test_values_of_every_kind() -> None:
 def test_words_survive_systemd() -> None:
     words = ["/venv/bin/python", "--x", '{"a": "b c"}', "100%", "$HOME", "back\\slash", ""]
     text = sglang.sglang_unit_words(words)
-    # systemd undoes %% and $$ and then unquotes as a shell does for what is used here.
-    assert shlex.split(text.replace("%%", "%").replace("$$", "$")) == words
+    # systemd joins lines, undoes %% and $$ and then unquotes as a shell does for what is used here.
+    assert shlex.split(text.replace("\\\n", " ").replace("%%", "%").replace("$$", "$")) == words
+    assert text.splitlines()[1].startswith("  --x ")
 
 
 def test_environment_is_sorted_and_quoted() -> None:
