@@ -1,8 +1,12 @@
-"""Run a module in this process, as Ansible's own unit tests do."""
+"""What several unit tests need: a module run in this process, as Ansible's own unit tests do, and a small HTTP server."""
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import json
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,3 +18,12 @@ def run_module(module: Any, capsys: pytest.CaptureFixture[str], check: bool = Fa
     with patch_module_args({**args, "_ansible_check_mode": check}), pytest.raises(SystemExit):
         module.main()
     return json.loads(capsys.readouterr().out)
+
+
+@contextlib.contextmanager
+def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The URL of a small HTTP server on this machine's loopback, which ends with the block."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()

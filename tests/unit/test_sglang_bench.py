@@ -8,7 +8,6 @@ import os
 import stat
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 import sglang_bench as bench
 import yaml
 from ansible.module_utils.testing import patch_module_args
+from helpers import serving
 
 DATA = Path(__file__).parent / "data" / "sglang_bench"
 LOAD: dict[str, Any] = {
@@ -287,11 +287,8 @@ def server() -> Iterator[SimpleNamespace]:
         def log_message(self, *args: Any) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http_server:
-        state.url = f"http://127.0.0.1:{http_server.server_port}"
-        threading.Thread(target=http_server.serve_forever, daemon=True).start()
+    with serving(Handler) as state.url:
         yield state
-        http_server.shutdown()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils import sglang_ports
 from ansible.module_utils.sglang_log import Line
 from ansible.module_utils.testing import patch_module_args
+from helpers import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST, SECOND = "a" * 32, "b" * 32
@@ -288,11 +288,8 @@ def server() -> Iterator[SimpleNamespace]:
         def log_message(self, *args: Any) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http_server:
-        state.url = f"http://127.0.0.1:{http_server.server_port}"
-        threading.Thread(target=http_server.serve_forever, daemon=True).start()
+    with serving(Handler) as state.url:
         yield state
-        http_server.shutdown()
 
 
 @pytest.fixture
