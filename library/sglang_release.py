@@ -70,6 +70,12 @@ options:
     type: list
     elements: dict
     default: []
+  links:
+    description:
+      - Symbolic links to make in site-packages, path to target. CUDA's wheels lack the names that linkers look for, such as
+        C(libcudart.so).
+    type: dict
+    default: {}
   watch:
     description: Files of the release that were edited after the build. Their hashes are noted by O(state=sealed).
     type: list
@@ -293,6 +299,8 @@ class Build:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(target, "w", encoding="utf-8") as stream:
                 stream.write(extra["content"])
+        for name, target in self.params["links"].items():
+            link(os.path.join(site, name), target)
         facts = {
             "packages": len(pins) + bool(torch),
             "seconds": {"environment": round(made - started, 1), "install": round(time.monotonic() - made, 1)},
@@ -420,6 +428,16 @@ class Build:
         return done.stdout
 
 
+def link(path: str, target: str) -> None:
+    """A link whose target is there: one that dangles would show as a linker's error, minutes into a start."""
+    if not os.path.exists(os.path.join(os.path.dirname(path), target)):
+        raise ReleaseError(
+            f"{path} would be a link to {target}, which the stack did not install. Correct `links` in its stack.yml."
+        )
+    if not os.path.lexists(path):
+        os.symlink(target, path)
+
+
 def site_packages(path: str) -> str:
     found = sorted(glob.glob(os.path.join(path, "venv/lib/python3*/site-packages")))
     return found[0] if found else ""
@@ -474,6 +492,7 @@ def main() -> None:
             "uv": {"type": "dict"},
             "uv_dir": {"type": "path", "default": "/opt/sglang/uv"},
             "files": {"type": "list", "elements": "dict", "default": []},
+            "links": {"type": "dict", "default": {}},
             "watch": {"type": "list", "elements": "path", "default": []},
             "describe": {"type": "dict", "default": {}},
         },

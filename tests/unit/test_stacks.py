@@ -58,12 +58,31 @@ def test_there_are_stacks() -> None:
 @pytest.mark.parametrize("folder", STACK_FOLDERS, ids=lambda path: path.name)
 def test_stack_file_has_what_others_read(folder: Path) -> None:
     stack = stack_file(folder)
-    assert set(stack) <= {"summary", "accelerator", "sglang", "python", "torch", "standins", "environment"}
+    assert set(stack) <= {
+        *("summary", "accelerator", "sglang", "python", "torch", "standins", "environment"),
+        *("cuda", "cuda_home", "links", "parser"),
+    }
     assert stack["accelerator"] in ("cpu", "cuda")
     assert isinstance(stack["summary"], str)
     assert all(re.fullmatch(r"3\.\d+", python) for python in stack["python"])
     # Environment goes into a unit file: values are text, not YAML's booleans and numbers.
     assert all(isinstance(value, str) for value in stack.get("environment", {}).values())
+
+
+@pytest.mark.parametrize("folder", sorted(set(STACK_FOLDERS) - set(CPU_FOLDERS)), ids=lambda path: path.name)
+def test_gpu_stacks_name_their_compiler_and_who_speaks_for_them(folder: Path) -> None:
+    stack = stack_file(folder)
+    twin = stack_file(STACKS / stack["parser"])
+    assert twin["accelerator"] == "cpu" and twin["sglang"] == stack["sglang"]
+    for lock in locks(folder):
+        pins = locked(lock)
+        if Path(stack["cuda_home"]).is_absolute():
+            # The node's own toolkit: no wheel of CUDA 12 has an nvcc.
+            assert not any(name.startswith("nvidia-cuda-nvcc") for name in pins)
+        else:
+            assert {"nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-cccl", "nvidia-cublas"} <= set(pins)
+            assert pins["nvidia-cuda-nvcc"][0].startswith(stack["cuda"])
+            assert set(stack["links"].values()) >= {"libcudart.so.13", "libcublas.so.13"}
 
 
 @pytest.mark.parametrize("folder", STACK_FOLDERS, ids=lambda path: path.name)
