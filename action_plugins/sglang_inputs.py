@@ -86,6 +86,22 @@ def profile_problem(profile: Any, groups: list[str], profiles: set[str], host: s
     return ""
 
 
+def variant_problem(variant: Any, made_for: Any, profile: Any, known: set[str]) -> str:
+    """Whether an overlay is laid over a profile that it was not made for; empty when it fits, or there is none."""
+    if not variant and not made_for:
+        return ""
+    if variant not in known:
+        near = difflib.get_close_matches(str(variant), known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"sglang_variant is '{variant}', and there is no variants/{variant}.yml{hint}"
+    if profile not in (made_for or []):
+        return (
+            f"variants/{variant}.yml is made for {', '.join(made_for or []) or 'no profile'}, not for {profile}. If it fits, add "
+            f"{profile} to its sglang_variant_profiles"
+        )
+    return ""
+
+
 class ActionModule(ActionBase):
     """Fails with everything that is wrong at once."""
 
@@ -103,6 +119,12 @@ class ActionModule(ActionBase):
         problems += self._wrong_types(variables)
         problem = profile_problem(profile, groups, profiles, host) or named_alone(profile, groups, variables, ROOT)
         problems = [problem, *problems] if problem else problems
+        variant, made_for = (
+            self._templar.template(variables.get(name)) for name in ("sglang_variant", "sglang_variant_profiles")
+        )
+        known = {path.stem for path in (ROOT / "variants").glob("*.yml")}
+        wrong = variant_problem(variant, made_for, profile, known)
+        problems += [wrong] if wrong else []
         if problems:
             result.update(
                 failed=True, msg=" ".join(text if text.endswith((".", "?")) else text + "." for text in problems)

@@ -1,49 +1,35 @@
-"""Turn a mapping of server arguments into the words of a command line, and words into a systemd unit. The one place for both."""
+"""Server arguments as a mapping and as words, words as a systemd unit, and what records keep."""
 
 from __future__ import annotations
 
-import json
 import re
+from pathlib import Path
 from typing import Any
 
+import ansible.module_utils
 from ansible.errors import AnsibleFilterError
 
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-def _option(name: str) -> str:
-    return name.lstrip("-").replace("_", "-")
+from ansible.module_utils import sglang_options
 
 
 def sglang_args(args: dict[str, Any], *overlays: dict[str, Any]) -> dict[str, Any]:
-    """Arguments with overlays laid on, the last one winning; a null removes an option.
-
-    Names may be spelt with dashes or underscores; the result has dashes.
-    """
-    merged: dict[str, Any] = {}
-    for layer in (args, *overlays):
-        if not isinstance(layer, dict):
-            raise AnsibleFilterError(
-                f"Server arguments are a mapping of option to value, not {type(layer).__name__}: {layer!r}"
-            )
-        merged.update({_option(name): value for name, value in layer.items()})
-    return {name: value for name, value in merged.items() if value is not None}
+    """Arguments with overlays laid on, the last one winning; a null removes an option."""
+    try:
+        return sglang_options.merged(args, *overlays)
+    except sglang_options.OptionsError as error:
+        raise AnsibleFilterError(str(error)) from error
 
 
 def sglang_argv(args: dict[str, Any]) -> list[str]:
-    """Words of the command line: true is the bare option, false leaves it out, a list repeats values, a mapping is JSON."""
-    words: list[str] = []
-    for name, value in sglang_args(args).items():
-        if value is False:
-            continue
-        words.append(f"--{name}")
-        if value is True:
-            continue
-        if isinstance(value, dict):
-            words.append(json.dumps(value, sort_keys=True))
-        elif isinstance(value, (list, tuple)):
-            words += [str(item) for item in value]
-        else:
-            words.append(str(value))
-    return words
+    """Words of the command line."""
+    try:
+        return sglang_options.words(args)
+    except sglang_options.OptionsError as error:
+        raise AnsibleFilterError(str(error)) from error
 
 
 def sglang_unit_words(words: list[str]) -> str:

@@ -68,3 +68,17 @@ def test_a_profile_wins_over_the_wiring() -> None:
         host = json.loads(ansible("ansible-inventory", "-i", inventory, "--host", "gpu-node"))
         groups = yaml.safe_load((ROOT / inventory / "hosts.yml").read_text())
         assert host["sglang_profile"] in groups["gpu_nodes"]["children"]
+
+
+@pytest.mark.parametrize("profile", [path.stem for path in PROFILES])
+def test_a_plan_needs_no_node(profile: str) -> None:
+    """The address is one of those that are kept for documentation: nobody answers there."""
+    told = ansible(
+        *("ansible-playbook", "plan.yml", "-i", "inventory/hosts.yml", "-e", f"@group_vars/{profile}.yml"),
+        *("-e", "ansible_host=192.0.2.1", "--ssh-extra-args=-o ConnectTimeout=1"),
+    )
+    assert f"PLAN for gpu-node: {profile}" in told, told
+    assert "No node was looked at" in told
+    assert "0 errors" in told and "Nothing was" in told
+    page = told[told.index("PLAN for") : told.index("\nRESULT")]
+    assert max(len(line) for line in page.splitlines() if " " in line.strip()) <= 80

@@ -13,10 +13,20 @@ ROOT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path.name for path in (ROOT / "roles").iterdir())
 # What a role computes for other roles; everything else in vars/ is its own.
 HANDED_ON = {
+    "gpu_preflight_card_facts",
+    "gpu_preflight_model_config",
+    "gpu_preflight_node",
+    "gpu_preflight_said",
+    "sglang_env_cuda",
     "sglang_env_environment",
+    "sglang_env_found",
+    "sglang_env_lock",
+    "sglang_env_node_cuda_home",
     "sglang_env_release",
     "sglang_env_release_python",
     "sglang_env_site_packages",
+    "sglang_server_answer",
+    "sglang_server_change",
     "sglang_patch_states",
     "sglang_patch_texts",
 }
@@ -56,7 +66,7 @@ def test_internal_variables_are_marked(role: str) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_every_input_is_used(role: str) -> None:
-    files = [*ROOT.glob("roles/*/[tvd]*/*"), *ROOT.glob("group_vars/*.yml")]
+    files = [*ROOT.glob("roles/*/[tvd]*/*"), *ROOT.glob("group_vars/*.yml"), *ROOT.glob("action_plugins/*.py")]
     text = "".join(path.read_text() for path in files if path.is_file())
     for name in options(role):
         uses = len(re.findall(rf"\b{name}\b", text))

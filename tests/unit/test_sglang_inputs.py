@@ -54,3 +54,12 @@ def test_a_profiles_name_without_its_file() -> None:
     assert "sglang_env_stack" in told and "-e @" in told
     assert sglang_inputs.named_alone("cpu_demo_origin", ["cpu_demo"], profile, sglang_inputs.ROOT) == ""
     assert sglang_inputs.named_alone("cpu_demo_origin", ["cpu_demo_origin"], other, sglang_inputs.ROOT) == ""
+
+
+def test_variants() -> None:
+    problem = sglang_inputs.variant_problem
+    known = {"autotune_off"}
+    assert problem(None, None, "glm52", known) == ""
+    assert problem("autotune_off", ["glm5", "glm52"], "glm52", known) == ""
+    assert "made for glm5, glm52, not for cpu_demo" in problem("autotune_off", ["glm5", "glm52"], "cpu_demo", known)
+    assert "did you mean autotune_off?" in problem("autotune_of", ["glm52"], "glm52", known)

@@ -112,7 +112,7 @@ def test_the_card_stood_in_resolves_as_a_real_h200_did() -> None:
 
 @pytest.mark.slow
 def test_secrets_and_paths_of_stood_in_configs_are_not_told() -> None:
-    words = "--model-path /models/tiny --device cpu --api-key very-secret".split()
+    words = ["--model-path", "/models/tiny", "--device", "cpu", "--api-key", "very-secret"]
     told = ask("sglang-cpu-0.5.9", None, {"argv": words, "config": config("tiny-glm4-moe.json")})
     answer = told["cases"][0]
     assert "very-secret" not in json.dumps(told)

@@ -132,3 +132,14 @@ def test_sealing_what_is_not_built(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_check_mode_builds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = run_module(module, capsys, check=True, path=str(tmp_path / "release"), requirements=LOCK, uv=UV)
     assert told["changed"] and not (tmp_path / "release").exists()
+
+
+def test_links_that_linkers_look_for(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/libcudart.so.13").touch()
+    for _ in range(2):  # a second time finds it there
+        module.link(str(tmp_path / "lib64"), "lib")
+        module.link(str(tmp_path / "lib/libcudart.so"), "libcudart.so.13")
+    assert (tmp_path / "lib64/libcudart.so").resolve() == tmp_path / "lib/libcudart.so.13"
+    with pytest.raises(module.ReleaseError, match=r"libnvrtc.so.13, which the stack did not install. Correct `links`"):
+        module.link(str(tmp_path / "lib/libnvrtc.so"), "libnvrtc.so.13")

@@ -80,7 +80,9 @@ def test_gpu_stacks_name_their_compiler_and_who_speaks_for_them(folder: Path) ->
             # The node's own toolkit: no wheel of CUDA 12 has an nvcc.
             assert not any(name.startswith("nvidia-cuda-nvcc") for name in pins)
         else:
-            assert {"nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-cccl", "nvidia-cublas"} <= set(pins)
+            assert {"nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-cccl", "nvidia-cublas"} <= set(
+                pins
+            )
             assert pins["nvidia-cuda-nvcc"][0].startswith(stack["cuda"])
             assert set(stack["links"].values()) >= {"libcudart.so.13", "libcublas.so.13"}
 
