@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help setup system demo demo-clean lint unit molecule test test-full locks
+.PHONY: help setup system demo demo-clean lint parsers unit molecule test test-full locks
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +28,9 @@ demo-clean: setup ## remove the demo's host and everything it left
 lint: setup ## ruff, mypy, yamllint, ansible-lint, syntax, documentation
 	@$(PY) tools/check lint
 
+parsers: setup ## every profile before its release's own parser, held against what is on record
+	@$(PY) tools/check parsers
+
 unit: setup ## unit tests
 	@$(PY) tools/check unit
 
@@ -35,10 +38,11 @@ molecule: setup system ## one scenario on real hosts: make molecule SCENARIO=def
 	@$(PY) tools/check molecule --scenario $(or $(SCENARIO),default)
 
 test: setup system ## everything that a change must pass, within 25 minutes on 2 cores
-	@$(PY) tools/check lint unit molecule
+	@$(PY) tools/check lint parsers unit molecule
 
 test-full: setup system ## test, and the long scenarios
-	@$(PY) tools/check lint unit molecule --full
+	@$(PY) tools/check lint parsers unit molecule --full
 
-locks: setup ## remake the stacks' locks
+locks: setup ## remake the stacks' locks, and what their releases say of themselves
 	@$(PY) tools/locks
+	@$(PY) tools/parsers
