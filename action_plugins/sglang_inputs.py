@@ -15,8 +15,8 @@ from ansible.plugins.action import ActionBase
 ROOT = Path(__file__).resolve().parents[1]
 # Files of group_vars, and groups, that are no profiles.
 SHARED = {"all", "ungrouped", "gpu_nodes"}
-# What tells one profile from another and has better ways to be changed than by hand (overlays, variants).
-TELLING = {"sglang_env_stack", "sglang_model_path", "sglang_server_args"}
+# What tells one profile's file from another's, and is changed by nothing else.
+TELLING = "sglang_profile_about"
 
 
 def options(root: Path) -> dict[str, dict[str, Any]]:
@@ -45,14 +45,9 @@ def named_alone(profile: str, groups: list[str], variables: dict[str, Any], root
     path = root / "group_vars" / f"{profile}.yml"
     if profile in groups or not path.is_file():
         return ""
-    stranger = [
-        name
-        for name, value in yaml.safe_load(path.read_text()).items()
-        if name in TELLING and variables.get(name) != value
-    ]
-    if not stranger:
+    if variables.get(TELLING) == yaml.safe_load(path.read_text()).get(TELLING):
         return ""
-    return f"sglang_profile says '{profile}', but {', '.join(stranger)} come from elsewhere. Pass the whole file: -e @{path}"
+    return f"sglang_profile says '{profile}', but its file is not in force ({TELLING} is another's). Pass it whole: -e @{path}"
 
 
 def misspelt(names: Iterable[str], known: set[str]) -> list[str]:

@@ -57,12 +57,15 @@ OWN_VARIABLES = {
 }
 SECRET_OPTIONS = {"api-key", "admin-api-key", "ssl-keyfile-password"}
 # Files of keys and paths of tokens are no secrets; counts of tokens are none either.
-SECRET_VARIABLE = re.compile(r"(API_?KEY|SECRET|PASSWORD|(^|_)TOKEN)$")
+SECRET_VARIABLE = re.compile(
+    r"(API_?KEY|SECRET|PASSW(OR)?D|(^|_)(ACCESS|SECRET|STORAGE|PRIVATE|OPENAI)_KEY|(^|_)TOKEN)$"
+)
 # Variables that a plan reads, beside the roles' own defaults.
 VARIABLES = [
     "sglang_profile",
     "sglang_profile_about",
     "sglang_variant",
+    "sglang_variant_about",
     "gpu_preflight_card",
     "gpu_preflight_accept",
     "gpu_preflight_min_free_mib",
@@ -142,10 +145,10 @@ def resolved(options: list[dict[str, Any]], answer: dict[str, Any], args: dict[s
     if answer.get("exact"):
         return {**values, **answer["resolved"]}
     # The answer is for other arguments: an option that only they set is not set here.
-    known = sglang_options.by_name(options)
-    gone = set(answer.get("given", {})) - {known[name]["dest"] for name in args if name in known}
+    given = sglang_options.destinations(args, options)
+    gone = set(answer.get("given", {})) - set(given)
     near = {key: value for key, value in answer.get("resolved", {}).items() if key not in gone}
-    return {**values, **near, **sglang_options.destinations(args, options)}
+    return {**values, **near, **given}
 
 
 # --- where a value comes from ----------------------------------------------------------------------------------------
@@ -266,12 +269,21 @@ def disk_problems(node: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tupl
             )
 
 
+def chosen(gpus: list[dict[str, Any]], wanted: dict[str, Any]) -> list[dict[str, Any]]:
+    """The cards that the server would use: those that CUDA_VISIBLE_DEVICES names, or of the profile's kind if they are enough."""
+    visible = [text.strip() for text in wanted["visible"].split(",")] if wanted["visible"] else []
+    if visible and all(text.isdigit() for text in visible):
+        return [gpu for gpu in gpus if str(gpu["index"]) in visible]
+    alike = [gpu for gpu in gpus if gpu["compute_capability"] == wanted["card"]["capability"]]
+    return alike if len(alike) >= wanted["gpus"] else gpus
+
+
 def gpu_problems(node: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The cards against those that the profile is for."""
     card, need = wanted["card"], wanted["gpus"]
     if not card:
         return
-    gpus = [gpu for gpu in node["gpus"] if not gpu.get("fault")]
+    gpus = chosen([gpu for gpu in node["gpus"] if not gpu.get("fault")], wanted)
     if not node["gpus"]:
         note = node["gpus_note"].rstrip(".") or "nvidia-smi describes no GPU"
         yield "error", f"The profile needs {need} x {card['name']}, and none can be used. {note}."
@@ -279,8 +291,8 @@ def gpu_problems(node: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tuple
     for gpu in node["gpus"]:
         if gpu.get("fault"):
             yield "error" if len(gpus) < need else "warning", f"GPU {gpu['index']} ({gpu['bus_id']}): {gpu['fault']}."
-    for lost in node.get("gpus_lost", []):
-        yield "error" if len(gpus) < need else "warning", f"A GPU is lost: {lost.rstrip('.')}."
+    if len(gpus) < need:  # otherwise a rule says it
+        yield from (("error", f"A GPU is lost: {lost.rstrip('.')}.") for lost in node.get("gpus_lost", []))
     if len(gpus) < need:
         yield (
             "error",
@@ -309,8 +321,9 @@ def gpu_problems(node: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tuple
             f"GPU {small[0]['index']} has {small[0]['memory_mib']} MiB; the profile is for {card['memory_mib']}. What is said of "
             "the fit does not hold: set gpu_preflight_card.",
         )
+    taken = {gpu["index"] for gpu in gpus}
     for process in node.get("processes", []):
-        if process["unit"] != f"{wanted['name']}.service":
+        if process["unit"] != f"{wanted['name']}.service" and process["gpu"] in taken:
             of = f" of {process['unit']}" if process["unit"] else ""
             yield (
                 "error",
@@ -347,7 +360,8 @@ def argument_lines(plan: dict[str, Any]) -> Iterator[str]:
     """Each argument with its value, and below it why it is so."""
     width = min(34, max((len(name) for name in plan["args"]), default=0))
     for name, value in plan["args"].items():
-        yield from wrap(f"{name:<{width}}  {value_text(value)}", "  ", "      ")
+        told = "(set)" if name in SECRET_OPTIONS else value_text(value)
+        yield from wrap(f"{name:<{width}}  {told}", "  ", "      ")
         if plan["whys"].get(name):
             yield from wrap(plan["whys"][name], "      ")
 
@@ -367,6 +381,8 @@ def page(plan: dict[str, Any]) -> list[str]:
     about, versions = plan["about"], plan["stack"].get("versions", {})
     lines = [f"PLAN for {plan['host']}: {plan['profile']}{' + ' + plan['variant'] if plan['variant'] else ''}", ""]
     lines += row("profile", about.get("summary", ""))
+    if plan["variant"]:
+        lines += row("variant", plan["variant_about"] or "not described (sglang_variant_about)")
     lines += row("source", f"{about.get('source', 'not told')} ({about.get('date', 'no date')})")
     lines += row("verified", about.get("verified", "not told"))
     lines += row("model", plan["model_text"])
@@ -385,7 +401,7 @@ def page(plan: dict[str, Any]) -> list[str]:
     if plan["environment"]:
         lines += ["", "ENVIRONMENT, and why"]
         for name, value in plan["environment"].items():
-            lines += wrap(f"{name}={value}", "  ", "      ")
+            lines += wrap(f"{name}={'(set)' if SECRET_VARIABLE.search(name.upper()) else value}", "  ", "      ")
             if plan["whys"].get(f"environment {name}"):
                 lines += wrap(plan["whys"][f"environment {name}"], "      ")
     lines += ["", f"WHAT THE RELEASE MAKES OF THEM{' on ' + plan['card']['name'] if plan['card'] else ' on a CPU'}"]
@@ -507,9 +523,10 @@ def misplaced_findings(
                 "writes it into its log.",
                 "Put a front with a key before the server.",
             )
+    environment = merged_environment(variables)
     for variable in ("sglang_server_environment", "sglang_server_environment_overlay"):
         for name in variables[variable] or {}:
-            if SECRET_VARIABLE.search(name.upper()):
+            if name in environment and SECRET_VARIABLE.search(name.upper()):
                 yield finding(
                     "error",
                     f"{variable} sets {name}. The unit can be read by everybody on the node, and the record keeps it.",
@@ -530,6 +547,62 @@ def stack_findings(variables: dict[str, Any], stack: dict[str, Any], folder: Pat
         )
 
 
+def unjudged_findings(stack: dict[str, Any], variables: dict[str, Any], judged: bool) -> Iterator[dict[str, Any]]:
+    """What cannot be said here, rather than nothing."""
+    if judged or not (stack or variables["sglang_env_python"]):
+        return
+    what = f"stacks/{stack['name']} has no options.json" if stack else "sglang_env_python is an environment of your own"
+    yield finding("note", f"Arguments are not judged here, since {what}: the release itself is asked on the node.")
+
+
+def layer_findings(layers: list[tuple[str, Any]], options: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Nulls that remove nothing, and one option under two names, of which the engine would take the last."""
+    known = sglang_options.by_name(options)
+    names: dict[str, str] = {}
+    below: set[str] = set()
+    for variable, value in layers:
+        for key, setting in value.items() if isinstance(value, dict) else ():
+            name = sglang_options.option(key)
+            if name not in known:
+                if options and setting is None and name not in below:
+                    near = sglang_options.nearest(name, known)
+                    hint = f" Did you mean {near}?" if near else ""
+                    yield finding("error", f"{variable}: '{name}: null' removes no option of this release.{hint}")
+                below.add(name)
+                continue
+            other = names.setdefault(known[name]["dest"], name)
+            if other != name and "Const" not in known[name]["kind"] and not name.startswith("no-"):
+                yield finding("error", f"{variable}: '{name}' and '{other}' are one option. Write it as '{other}'.")
+
+
+def size_findings(values: dict[str, Any], model: dict[str, Any], found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Sizes that no engine can run with, and a cache that is small for the context."""
+    for name in ("tp_size", "pp_size", "dp_size", "ep_size"):
+        if isinstance(values.get(name), int) and values[name] < 1:
+            yield finding("error", f"{name.replace('_', '-')} is {values[name]}; it is 1 or more.")
+    fraction = values.get("mem_fraction_static")
+    if isinstance(fraction, (int, float)) and not 0 < fraction <= 1:
+        yield finding("error", f"mem-fraction-static is {fraction}; it is a share between 0 and 1.")
+    tp, heads = (values.get("tp_size") or 1) // sglang_fit.groups(values), model.get("heads") or 0
+    if tp > 1 and heads and heads % tp:
+        yield finding(
+            "error", f"{heads} attention heads cannot be shared by tensor-parallel-size {tp}.", "Choose a divisor."
+        )
+    longest = model.get("context_length") or 0
+    if longest and (values.get("context_length") or 0) > longest:
+        yield finding(
+            "warning",
+            f"context-length is {values['context_length']:,}; the model's own is {longest:,}, and answers beyond it are noise.",
+        )
+    if found.get("fits") and found["context_length"] and found["kv_tokens"] < found["context_length"]:
+        yield finding(
+            "warning" if found["full_requests"] < 0.25 else "note",
+            f"The KV cache holds about {found['kv_tokens']:,} tokens, fewer than one request of full context "
+            f"({found['context_length']:,}): longer requests are refused.",
+            "Lower context-length, raise mem-fraction-static as far as activations leave room, or use more GPUs.",
+        )
+
+
 def fit_findings(found: dict[str, Any], fraction: Any) -> Iterator[dict[str, Any]]:
     if found and not found["fits"]:
         yield finding(
@@ -539,11 +612,23 @@ def fit_findings(found: dict[str, Any], fraction: Any) -> Iterator[dict[str, Any
         )
 
 
-def rule_findings(context: dict[str, Any], accepted: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What rules say, and what of it was accepted. Without the engine's version nothing can be said."""
-    if not context["versions"].get("sglang"):
-        return [], []
+def rule_findings(
+    context: dict[str, Any], accepted: list[str], has_options: bool
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What rules say, and what of it was accepted.
+
+    Without the engine's version, or the options that its parser has, rules that ask for them cannot be judged.
+    """
     rules = sglang_rules.load(str(ROOT / "rules"))
+    unknown = [] if has_options else ["option(", "args.", "given."]
+    unknown += [] if context["versions"].get("sglang") else ["versions."]
+    rules = [
+        rule
+        for rule in rules
+        if not any(
+            word in text for text in (*sglang_rules.conditions(rule), rule["cause"], rule["remedy"]) for word in unknown
+        )
+    ]
     found = sglang_rules.judge(rules, context)
     try:
         return sglang_rules.accept(found, accepted, rules)
@@ -604,11 +689,15 @@ def judge(
     stack = {} if variables["sglang_env_python"] else stack_of(folder, str(variables["sglang_env_python_version"]))
     versions = answer.get("versions") or stack.get("versions", {})
     patches, environment = variables["sglang_patch_patches"] or [], merged_environment(variables)
+    # A null takes a variable of the stack away, too.
+    removed = {
+        key: "" for key, value in mapping(variables, "sglang_server_environment_overlay").items() if value is None
+    }
     layers = [(name, raw.get(name)) for name in ("sglang_server_args", "sglang_server_args_overlay")]
     where = sources(layers)
     args = sglang_options.merged(*(mapping(variables, name) for name, _ in layers))
     options = answer.get("options") or stack.get("options", [])
-    given = sglang_options.destinations(args, options)
+    given = answer.get("given") or sglang_options.destinations(args, options)
     wanted = {
         "profile": variables["sglang_profile"],
         "card": variables["gpu_preflight_card"] or "",
@@ -617,7 +706,7 @@ def judge(
         "environment": environment,
         "args": args,
     }
-    known, how = (answer, "node") if answer.get("resolved") else on_record(folder, wanted)
+    known, how = (answer, "node") if answer.get("resolved") else on_record(folder, wanted) if stack else ({}, "")
     values = resolved(options, {**known, "exact": how in ("node", "exact")}, args)
     sizes = {name: values.get(f"{name[0]}p_size") or 1 for name in ("tensor", "pipeline", "data")}
     if sglang_fit.groups(values) > 1:
@@ -636,6 +725,7 @@ def judge(
         "disk_gib": spec.get("disk_gib", 0),
         "repository": spec.get("repository", ""),
         "card": card,
+        "visible": environment.get("CUDA_VISIBLE_DEVICES", ""),
         "gpus": gpus,
         "sizes": " x ".join(f"{name}-parallel-size {n}" for name, n in sizes.items() if n > 1 or name == "tensor"),
     }
@@ -643,28 +733,42 @@ def judge(
         "given": given,
         "args": values,
         "versions": versions,
-        "stack": {"name": stack.get("name", ""), "accelerator": stack.get("accelerator", "cuda" if card else "cpu")},
+        "stack": {
+            "name": stack.get("name", ""),
+            "accelerator": stack.get("accelerator", "cuda" if card else "cpu"),
+            "cuda": stack.get("cuda", ""),
+        },
         "model": {key: model[key] for key in ("architecture", "mla", "dsa", "experts")}
         | {key: spec.get(key, "") for key in ("quantization", "repository")},
         "card": {"name": "", "memory_mib": 0, "names": [], **card}
         | {"sm": int(card.get("capability", "0").replace(".", ""))},
         "gpus": gpus if card else 0,
-        "environment": {**stack.get("environment", {}), **environment},
+        "environment": {
+            key: value for key, value in {**stack.get("environment", {}), **removed, **environment}.items() if value
+        },
         "patches": patches,
         "autotune": autotune,
         "fit": found_fit,
         "node": node,
+        "live": {},  # what a server does at work is the doctor's
     }
     accept = variables["gpu_preflight_accept"] or []
-    ruled, accepted = rule_findings(context, accept.split(",") if isinstance(accept, str) else accept)
+    accept = accept.split(",") if isinstance(accept, str) else accept
+    ruled, accepted = rule_findings(context, accept, bool(options or known.get("resolved")))
+    wrong = list(option_findings(args, options, where))
+    sound = not any(found["severity"] == "error" for found in wrong)
     findings = [
         *stack_findings(variables, stack, folder),
         *misplaced_findings(args, variables, where),
-        *option_findings(args, options, where),
+        *wrong,
+        *unjudged_findings(stack, variables, bool(options or known.get("resolved"))),
+        *layer_findings(layers, options),
+        # What a wrong value would come to is of no interest.
+        *(size_findings(values, model, found_fit) if sound else []),
         # The release said no: its own words.
         *([finding("error", answer["refusal"])] if answer.get("refusal") else []),
         *(finding(severity, text) for severity, text in node_problems(node, expected)),
-        *fit_findings(found_fit, values.get("mem_fraction_static")),
+        *(fit_findings(found_fit, values.get("mem_fraction_static")) if sound else []),
         *ruled,
     ]
     order = ["error", "warning", "note"]
@@ -672,6 +776,7 @@ def judge(
     return {
         "profile": variables["sglang_profile"] or "no profile",
         "variant": variables["sglang_variant"] or "",
+        "variant_about": variables["sglang_variant_about"] or "",
         "about": variables["sglang_profile_about"] or {},
         "stack": {**stack, "versions": versions},
         "python": variables["sglang_env_python"] or "",
@@ -716,7 +821,7 @@ class ActionModule(ActionBase):
     """Judges and shows; whether to go on is the next task's business."""
 
     _requires_connection = False
-    _VALID_ARGS = frozenset({"node", "answer", "release", "change", "page", "said"})
+    _VALID_ARGS = frozenset({"node", "answer", "release", "change", "page", "said", "quiet"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
@@ -742,7 +847,7 @@ class ActionModule(ActionBase):
             self._display.display("\n".join(lines))
         said = set(asked.get("said") or [])
         # A deployment says warnings once, in passing; errors are its failure's words, notes are the plan's.
-        for found in plan["findings"] if not asked.get("page") else []:
+        for found in plan["findings"] if not asked.get("page") and not asked.get("quiet") else []:
             if found["severity"] == "warning" and found["cause"] not in said:
                 self._display.display(f"{host}: warning: {message(found)}", color="yellow")
         result.update(

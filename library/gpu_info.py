@@ -507,8 +507,15 @@ def unit_of(cgroup: str) -> str:
     return found[-1] if found else ""
 
 
+def masked(command: str) -> str:
+    """A command line without the values of options that carry a secret: it goes into messages."""
+    return re.sub(
+        r"(?i)(--?[\w-]*(?:key|token(?![a-z])|secret|password)[\w-]*)(=|\s+)(?!-)\S+", r"\1\2(secret)", command
+    )
+
+
 def command_of(pid: int) -> str:
-    return " ".join(read(f"/proc/{pid}/cmdline").replace("\0", " ").split())[:200]
+    return masked(" ".join(read(f"/proc/{pid}/cmdline").replace("\0", " ").split()))[:200]
 
 
 def meminfo(text: str) -> dict[str, int]:

@@ -17,7 +17,7 @@ description:
     says what the arguments become on the card, C(auto) included; its own gate says whether FlashInfer's autotuning would run.
   - Only the card's properties are stood in (O(card)), so the answer is the same on any machine. Without O(card) the machine is
     taken as it is, which is right for CPU releases.
-  - A release takes 10 to 25 seconds to answer. The answer is kept in O(cache) together with everything that it depends on, and
+  - A release takes 10 to 25 seconds to answer. The last few answers are kept in O(cache) by everything that they depend on, and
     used again while none of that has changed.
 options:
   python:
@@ -57,7 +57,7 @@ options:
     elements: str
     default: []
   cache:
-    description: File on the node that keeps the last answer. Nothing is kept when it is empty.
+    description: File on the node that keeps the last few answers. Nothing is kept when it is empty.
     type: path
   fail:
     description: Fail when the release refuses. Otherwise the refusal is returned (RV(refusal)), for one who has more to say.
@@ -168,6 +168,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sglang_options import OptionsError, by_name, nearest, option, words
 
 TIMEOUT = 300
+KEPT = 4
 
 
 def key(question: str, python: str, content: list[str], user: str) -> str:
@@ -193,6 +194,14 @@ def config_of(folder: str) -> str:
         return ""
 
 
+def parsed(text: str) -> dict:
+    """A config.json; empty where it is none, which the engine itself has better words for."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {}
+
+
 def readable(folder: str, user: pwd.struct_passwd | None) -> bool:
     """Whether this user can read the model's config.json: tried, since folders above it count too."""
     test = ["test", "-r", os.path.join(folder, "config.json")]
@@ -202,13 +211,13 @@ def readable(folder: str, user: pwd.struct_passwd | None) -> bool:
 
 def refusal(error: dict, args: dict, options: list[dict]) -> str:
     """The release's refusal, with the nearest right name where an option is unknown."""
-    text = f"The release's {error['stage']} refuses the arguments: {error['error']}."
+    text = f"The release's {error['stage']} refuses the arguments: {error['error'].rstrip('.')}."
     known = by_name(options)
     for name in args:
         near = "" if option(name) in known else nearest(option(name), known)
         if near:
             text += f" '{name}' is not an option of this release; did you mean {near}?"
-    return text.replace("..", ".")
+    return text
 
 
 def ask(python: str, question: str, environment: dict, user: pwd.struct_passwd | None, tmpdir: str) -> dict:
@@ -259,14 +268,21 @@ def recalled(path: str | None, wanted: str) -> dict:
             kept = json.load(stream)
     except (OSError, ValueError):
         return {}
-    return kept["answer"] if kept.get("key") == wanted else {}
+    return kept.get(wanted, {}) if isinstance(kept, dict) else {}
 
 
 def keep(path: str, wanted: str, answer: dict) -> None:
+    """Beside the last few others: a deployment asks before the patches are in, and after."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            kept = json.load(stream)
+    except (OSError, ValueError):
+        kept = {}
+    others = {name: value for name, value in kept.items() if name != wanted} if isinstance(kept, dict) else {}
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{path}.{os.getpid()}"
     with open(temporary, "w", encoding="utf-8") as stream:
-        json.dump({"key": wanted, "answer": answer}, stream)
+        json.dump({**dict(list(others.items())[1 - KEPT :]), wanted: answer}, stream)
     os.chmod(temporary, 0o600)
     os.replace(temporary, path)
 
@@ -298,12 +314,16 @@ def main() -> None:
             module.exit_json(changed=False, asked=False, cached=False, words=argv)
         module.fail_json(msg=f"There is no {python}; the release is built before its parser can be asked.")
     user = account(module.params["user"])
+    if user is None and os.geteuid() == 0:
+        module.fail_json(
+            msg=f"The node has neither {module.params['user']} nor nobody; a release's code is not run as root."
+        )
     text = config_of(folder)
     there = bool(text) and readable(folder, user)
     case = {
         "argv": argv,
         "environment": {name: str(value) for name, value in module.params["environment"].items()},
-        "config": None if there else json.loads(text) if text else module.params["config"],
+        "config": None if there else parsed(text) or module.params["config"],
     }
     question = json.dumps({"card": module.params["card"], "options": True, "cases": [case]}, sort_keys=True)
     wanted = key(
@@ -342,7 +362,7 @@ def main() -> None:
             keep(module.params["cache"], wanted, answer)
     if not module.params["describe"]:
         answer = {name: value for name, value in answer.items() if name != "options"}
-    config = {"config": json.loads(text)} if there else {}
+    config = {"config": parsed(text)} if there and parsed(text) else {}
     module.exit_json(changed=False, asked=True, cached=cached, words=argv, **config, **answer)
 
 

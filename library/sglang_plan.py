@@ -31,6 +31,10 @@ options:
     description: Causes that were shown already.
     type: list
     elements: str
+  quiet:
+    description: Show nothing; the caller does.
+    type: bool
+    default: false
   page:
     description: Show the whole page instead of warnings.
     type: bool

@@ -24,6 +24,7 @@ def describe(config: dict[str, Any]) -> dict[str, Any]:
     text = config.get("text_config") or config
     heads = text.get("num_attention_heads") or 1
     return {
+        "heads": text.get("num_attention_heads") or 0,
         "architecture": (config.get("architectures") or text.get("architectures") or [""])[0],
         "layers": text.get("num_hidden_layers") or 0,
         "mla": bool(text.get("kv_lora_rank")),
@@ -76,7 +77,8 @@ def fit(card: dict[str, Any], spec: dict[str, Any], model: dict[str, Any], args:
     tp, pp = args.get("tp_size") or 1, args.get("pp_size") or 1
     load = weights(spec, tp, pp)
     fraction = args.get("mem_fraction_static")
-    if load is None or not fraction or not model.get("layers"):
+    # With data-parallel attention each group holds the attention weights whole: what a GPU then takes is on no record.
+    if load is None or not fraction or not model.get("layers") or groups(args) > 1 or min(tp, pp) < 1:
         return {}
     available = card["memory_mib"] / 1024 - card["reserved_gib"]
     kv_dtype = args.get("kv_cache_dtype") or "auto"
@@ -105,7 +107,7 @@ def fit(card: dict[str, Any], spec: dict[str, Any], model: dict[str, Any], args:
 def sentence(found: dict[str, Any]) -> str:
     """The fit in one line, for people."""
     if not found:
-        return "not known: the weights' size for these arguments is not on record"
+        return "not known: the weights' size or the memory share for these arguments is not on record"
     if not found["fits"]:
         return (
             f"{found['weights_gib']:.1f} GiB of weights a GPU do not fit into the share of {found['available_gib']:.1f} GiB that "

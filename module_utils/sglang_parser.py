@@ -111,6 +111,12 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def choices(found: Any) -> list[Any]:
+    """In the release's order where it has one."""
+    told = [plain(choice) for choice in found]
+    return sorted(told, key=str) if isinstance(found, (set, frozenset)) else told
+
+
 def describe(parser: argparse.ArgumentParser) -> list[dict[str, Any]]:
     """Every option: names, destination, choices, type, number of values, default, and the class of its action."""
     options = []
@@ -123,7 +129,7 @@ def describe(parser: argparse.ArgumentParser) -> list[dict[str, Any]]:
             "dest": FIELDS.get(action.dest, action.dest),
             "kind": kind,
             "type": getattr(action.type, "__name__", None if action.type is None else str(action.type)),
-            "choices": None if action.choices is None else [plain(choice) for choice in action.choices],
+            "choices": None if action.choices is None else choices(action.choices),
             "nargs": action.nargs,
             "default": None if action.default == argparse.SUPPRESS else plain(action.default),
         }
@@ -291,7 +297,8 @@ def main() -> None:
     import sglang
     import sglang.srt.server_args as server_args
 
-    installed = {dist.metadata["Name"].lower(): dist.version for dist in importlib.metadata.distributions()}
+    found = [(dist.metadata["Name"], dist.version) for dist in importlib.metadata.distributions()]
+    installed = {name.lower(): version for name, version in found if name}  # one that was half removed has none
     told: dict[str, Any] = {"sglang": getattr(sglang, "__version__", ""), "versions": dict(sorted(installed.items()))}
     if asked.get("options"):
         told["options"] = describe(parser_of(server_args))

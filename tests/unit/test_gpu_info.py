@@ -631,3 +631,12 @@ def test_the_owner_of_a_port_is_named(capsys: Capture) -> None:
     assert list(told["paths"]) == list(told["disk_free_mib"]) == ["/opt/sglang/not/there"]
     assert told["disk_free_mib"]["/opt/sglang/not/there"] == told["paths"]["/opt/sglang/not/there"]["free_mib"] > 0
     assert told["gpus"] or told["gpus_note"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--api-key sk-SECRET --port 30000", "--api-key=sk-SECRET --port 30000", "--hf-token sk-SECRET --port 30000"],
+)
+def test_a_command_line_is_told_without_its_secrets(words: str) -> None:
+    told = module.masked(f"python -m sglang.launch_server --tp 8 {words} --max-total-tokens 5")
+    assert "sk-SECRET" not in told and "--port 30000" in told and "--max-total-tokens" in told

@@ -7,6 +7,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import pwd
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def config() -> dict[str, Any]:
 @pytest.fixture
 def as_oneself(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environments lie in the cache of the one who tests, which another user cannot enter."""
-    monkeypatch.setattr(module, "account", lambda name: None)
+    monkeypatch.setattr(module, "account", lambda name: pwd.getpwuid(os.geteuid()))
 
 
 @pytest.mark.slow

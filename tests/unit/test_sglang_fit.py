@@ -168,10 +168,10 @@ def test_with_data_parallel_attention_a_rank_keeps_more_heads(args: dict[str, An
         {"dp_size": 8, "enable_dp_attention": True, "attn_dp_size": 1},
     ],
 )
-def test_with_data_parallel_attention_each_group_serves_requests_of_its_own(args: dict[str, Any]) -> None:
-    alone, groups = (fit("glm-5-nvfp4", tp_size=8, mem_fraction_static=0.9, **more) for more in ({}, args))
-    assert groups["kv_tokens"] == alone["kv_tokens"]
-    assert groups["full_requests"] == pytest.approx(8 * alone["full_requests"], rel=0.05)
+def test_with_data_parallel_attention_the_weights_of_a_gpu_are_on_no_record(args: dict[str, Any]) -> None:
+    """Each group holds the attention weights whole: Kimi K2.5-NVFP4 took about 90.5 GiB a GPU instead of 74 (NVIDIA, 2026-07)."""
+    assert fit("glm-5-nvfp4", tp_size=8, mem_fraction_static=0.9)
+    assert fit("glm-5-nvfp4", tp_size=8, mem_fraction_static=0.9, **args) == {}
 
 
 def test_data_parallel_copies_change_nothing_on_a_card() -> None:
@@ -272,4 +272,4 @@ def test_the_sentence_of_a_small_cache_does_not_say_zero() -> None:
 
 
 def test_the_sentence_says_what_is_not_known() -> None:
-    assert sentence({}) == "not known: the weights' size for these arguments is not on record"
+    assert sentence({}) == "not known: the weights' size or the memory share for these arguments is not on record"

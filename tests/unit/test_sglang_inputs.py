@@ -51,7 +51,10 @@ def test_a_profiles_name_without_its_file() -> None:
     profile = yaml.safe_load((sglang_inputs.ROOT / "group_vars/cpu_demo_origin.yml").read_text())
     other = yaml.safe_load((sglang_inputs.ROOT / "group_vars/cpu_demo.yml").read_text())
     told = sglang_inputs.named_alone("cpu_demo_origin", ["cpu_demo"], other, sglang_inputs.ROOT)
-    assert "sglang_env_stack" in told and "-e @" in told
+    assert "its file is not in force" in told and "-e @" in told
+    # A variant, or a value of one's own, over the whole file is no other profile.
+    changed = {**profile, "sglang_env_stack": "sglang-cpu-0.5.23", "sglang_model_path": "/mnt/x"}
+    assert sglang_inputs.named_alone("cpu_demo_origin", ["cpu_demo"], changed, sglang_inputs.ROOT) == ""
     assert sglang_inputs.named_alone("cpu_demo_origin", ["cpu_demo"], profile, sglang_inputs.ROOT) == ""
     assert sglang_inputs.named_alone("cpu_demo_origin", ["cpu_demo_origin"], other, sglang_inputs.ROOT) == ""
 

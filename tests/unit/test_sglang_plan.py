@@ -244,15 +244,85 @@ def test_an_older_card_among_the_others_is_an_error() -> None:
     assert "GPU 7 has 49140 MiB; the profile is for 97887" in memory
 
 
-@pytest.mark.parametrize(("overlay", "severity"), [({}, "error"), ({"tensor-parallel-size": 7}, "warning")])
-def test_a_lost_card_counts_by_how_many_are_needed(overlay: dict[str, Any], severity: str) -> None:
+def test_a_card_beside_those_that_are_enough_is_left_alone() -> None:
+    """A node has eight cards for the model and one for its screen; a second server has others."""
+    old = recorded.card(7, (recorded.EDITION, "NVIDIA RTX A6000"), (r"97887 MiB", "49140 MiB"))
+    seven = recorded.node(*(recorded.card(position) for position in range(7)), old)
+    beside = said(overlaid({"tensor-parallel-size": 4}, node=facts(seven)), rules=False)
+    assert not any("the node has 8.6" in text or "49140" in text for text in beside)
+    half = {"tensor-parallel-size": 4}
+    other = facts(recorded.eight(), processes=[{"gpu": 6, "pid": 9, "command": "x", "unit": "second.service"}])
+    seen = overlaid(half, node=other, sglang_server_environment={"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
+    assert not any("is used by process" in text for text in said(seen, rules=False))
+    assert any("is used by process" in text for text in said(overlaid(half, node=other), rules=False))
+    few = overlaid({}, node=facts(recorded.eight()), sglang_server_environment={"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
+    assert any("The arguments use 8 GPUs" in text and "has 4" in text for text in said(few, rules=False))
+
+
+@pytest.mark.parametrize(
+    ("overlay", "rule"),
+    [
+        ({"disable-shared-experts-fusion": False}, "glm-shared-experts-fusion"),
+        ({"disable-custom-all-reduce": False}, "custom-all-reduce"),
+    ],
+)
+def test_false_in_an_overlay_takes_a_switch_away_as_null_does(overlay: dict[str, Any], rule: str) -> None:
+    for value in (False, None):
+        plan = judged("glm5", sglang_server_args_overlay=dict.fromkeys(overlay, value))
+        assert any(found["id"] == rule for found in plan["findings"]), value
+
+
+def test_one_option_under_two_names_and_a_null_that_removes_nothing() -> None:
+    twice = said(judged("kimi_k2_thinking", sglang_server_args_overlay={"tp-size": 4}), rules=False)
+    assert any("'tp-size' and 'tensor-parallel-size' are one option" in text for text in twice)
+    [null] = said(judged("kimi_k2_thinking", sglang_server_args_overlay={"disable-cuda-grph": None}), rules=False)
+    assert "removes no option" in null and "disable-cuda-graph" in null
+
+
+@pytest.mark.parametrize(
+    ("overlay", "words"),
+    [
+        ({"tensor-parallel-size": -8}, "tp-size is -8; it is 1 or more"),
+        ({"mem-fraction-static": 1.5}, "mem-fraction-static is 1.5"),
+        ({"tensor-parallel-size": 6}, "64 attention heads cannot be shared by tensor-parallel-size 6"),
+    ],
+)
+def test_sizes_that_no_engine_can_run_with(overlay: dict[str, Any], words: str) -> None:
+    assert any(words in text for text in said(overlaid(overlay), rules=False))
+
+
+def test_a_cache_that_is_small_for_the_context_is_told() -> None:
+    few = judged("kimi_k25", sglang_server_args_overlay={"mem-fraction-static": 0.78})
+    assert any("fewer than one request of full context" in text for text in said(few, "warning", rules=False))
+    longer = judged("glm52", sglang_server_args_overlay={"context-length": 1000000})
+    assert any("the model's own is 202,752" in text for text in said(longer, "warning", rules=False))
+
+
+def test_an_environment_of_ones_own_is_not_judged_as_the_profiles_stack() -> None:
+    plan = judged("glm52", sglang_env_python="/opt/mine/bin/python", sglang_server_args_overlay={"foo-bar": 1})
+    assert not plan["is_resolved"] and plan["autotune"]["runs"] is None
+    assert any("Arguments are not judged here" in text for text in said(plan, "note"))
+    assert not any(found["severity"] == "error" for found in plan["findings"])
+
+
+@pytest.mark.parametrize(
+    "name", ["AWS_SECRET_ACCESS_KEY", "MINIO_SECRET_KEY", "AZURE_STORAGE_KEY", "REDIS_PASSWD", "HF_TOKEN"]
+)
+def test_names_of_secrets(name: str) -> None:
+    plan = judged("glm52", sglang_server_environment={name: "hush", "MAX_TOKENS": "5", "KEYBOARD": "us"})
+    [text] = said(plan, rules=False)
+    assert f"sets {name}" in text and "hush" not in text and "hush" not in "\n".join(paged(plan))
+
+
+def test_a_lost_card_is_an_error_where_it_is_needed_and_a_rules_warning_elsewhere() -> None:
     node = facts(some(7), gpus_lost=[recorded.LOST])
-    plan = overlaid(overlay, node=node)
     lost = f"A GPU is lost: {recorded.LOST}."
-    assert [level for level in ("error", "warning") if lost in said(plan, level)] == [severity]
+    assert lost in said(overlaid({}, node=node), "error")
+    enough = overlaid({"tensor-parallel-size": 4}, node=node)
+    assert lost not in said(enough, "error") and any("[gpu-lost]" in text for text in said(enough, "warning"))
 
 
-@pytest.mark.parametrize(("overlay", "severity"), [({}, "error"), ({"tensor-parallel-size": 4}, "warning")])
+@pytest.mark.parametrize(("overlay", "severity"), [({}, "error"), ({"tensor-parallel-size": 7}, "warning")])
 def test_a_card_in_want_of_a_reset_is_not_counted(overlay: dict[str, Any], severity: str) -> None:
     cards = [recorded.card(position) for position in range(7)]
     node = facts(recorded.node(*cards, recorded.card(7, (r"(GPU Recovery Action +: ).*", r"\1Reset"))))
@@ -652,6 +722,9 @@ def test_a_page_is_80_columns_wide_and_tells_every_why(profile: str, variant: st
         whys |= comments(ROOT / f"variants/{variant}.yml")
     for name in [*plan["args"], *plan["environment"]]:
         assert name in text and " ".join(whys[name].split()) in text
+    for told in ("summary", "source", "date", "verified"):
+        assert plan["about"][told] in text
+    assert sglang_plan.load(ROOT / f"models/{variables(profile)['sglang_model_spec']}.yml")["repository"] in text
     assert lines[0] == f"PLAN for node1: {profile}{' + ' + variant if variant else ''}"
     assert "RESULT: nothing known stands against it; 0 errors" in text
 
@@ -710,6 +783,15 @@ def test_a_page_holds_long_values_within_its_width() -> None:
     lines = paged(plan)
     assert [line for line in lines if len(line) > 80] == []
     assert json.dumps(wide, sort_keys=True) in flat(lines)
+
+
+def test_a_page_says_whether_autotuning_runs_and_why() -> None:
+    assert "autotuning runs: the release's gate takes moe-runner-backend flashinfer_cutlass" in flat(
+        paged(judged("glm52"))
+    )
+    off = flat(paged(judged("glm52", "autotune_off")))
+    assert "autotuning does not run: disable-flashinfer-autotune is set" in off
+    assert "autotuning not known: the release was not asked" in flat(paged(judged("cpu_demo")))
 
 
 def test_a_page_does_not_call_parser_defaults_the_releases_word() -> None:
