@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help setup system demo demo-clean lint parsers unit molecule test test-full locks
+.PHONY: help setup system demo demo-clean lint parsers unit molecule test test-full docs locks
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,9 @@ test: setup system ## everything that a change must pass, within 25 minutes on 2
 
 test-full: setup system ## test, and the long scenarios
 	@$(PY) tools/check lint parsers unit molecule --full
+
+docs: setup ## remake docs/troubleshooting.md from the rules
+	@$(PY) tools/troubleshooting
 
 locks: setup ## remake the stacks' locks, and what their releases say of themselves
 	@$(PY) tools/locks

@@ -22,8 +22,16 @@ CONFIDENCES = ("measured", "code", "reported", "derived")
 REQUIRED = ("id", "severity", "cause", "remedy", "sources", "confidence")
 OPTIONAL = ("when", "signature")  # one of them at least; `signature` is the doctor's
 NAMES = (
-    "given", "args", "versions", "stack", "model", "card", "gpus", "environment", "patches", "autotune", "fit", "node", "option",
+    "given", "args", "versions", "stack", "model", "card", "gpus", "environment", "patches", "autotune", "fit", "node", "live",
+    "option",
 )  # fmt: skip
+# What the texts of a signature may speak of: the line that was found, and what the log around it says.
+LOG_NAMES = ("match", "line", "stage", "rank", "args", "sglang")
+SIGNATURE: Dict[str, Any] = {
+    **{"find": list, "match": str, "unless": str, "source": ("log", "kernel")},
+    **{"kind": ("cause", "consequence", "slow", "benign"), "stage": list, "last": bool, "times": int, "sglang": str},
+    **{"cause": str, "remedy": str},
+}
 OPERATORS: Dict[str, Callable[[Any, Any], bool]] = {
     "<": lambda one, other: one < other,
     "<=": lambda one, other: one <= other,
@@ -149,22 +157,52 @@ def check(entry: Any, where: str, jinja: Any) -> None:
         value = [entry[key]] if key == "when" and isinstance(entry.get(key), str) else entry.get(key, [""])
         if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
             refuse(f"{key} is {kind(value)}", "a list of texts, not an empty one", "Put each item in quotes.")
+    names = NAMES if "when" in entry else LOG_NAMES
     for key in ("when", "cause", "remedy"):
         for text in conditions(entry) if key == "when" else [entry[key]]:
-            _check_names(jinja, key, text, refuse)
+            _check_names(jinja, key, text, names, refuse)
+    if "signature" in entry:
+        check_signature(entry["signature"], jinja, refuse)
 
 
-def _check_names(jinja: Any, key: str, text: str, refuse: Callable[[str, str, str], None]) -> None:
+def check_signature(signature: Any, jinja: Any, refuse: Callable[[str, str, str], None]) -> None:
+    """Refuse what a scan could not use."""
+    if not isinstance(signature, dict):
+        refuse(f"signature is {kind(signature)}", "a mapping", "See rules/README.md.")
+    for key, value in signature.items():
+        wanted = SIGNATURE.get(key)
+        if wanted is None:
+            refuse(f"unknown key '{key}' of signature", ", ".join(SIGNATURE), "Remove it.")
+        elif isinstance(wanted, tuple):
+            if value not in wanted:
+                refuse(f"{key} '{value}' of signature", f"one of {', '.join(wanted)}", "Choose one.")
+        elif not isinstance(value, wanted):
+            refuse(f"{key} of signature is {kind(value)}", f"a {wanted.__name__}", "Correct it.")
+    literals = signature.get("find")
+    if not literals or not all(isinstance(text, str) and len(text) >= 4 for text in literals):
+        refuse("signature has no find", "literal texts of 4 characters or more, which make it fast", "Add them.")
+    for key in ("match", "unless"):
+        try:
+            re.compile(signature.get(key, ""))
+        except re.error as error:
+            refuse(f"{key} '{signature[key]}' of signature ({error})", "a regular expression", "Correct it.")
+    for key in ("cause", "remedy"):
+        _check_names(jinja, key, signature.get(key, ""), LOG_NAMES, refuse)
+
+
+def _check_names(
+    jinja: Any, key: str, text: str, names: Tuple[str, ...], refuse: Callable[[str, str, str], None]
+) -> None:
     """Names are checked while loading, since an expression may not come to a misspelt one for a long time."""
     from jinja2 import TemplateError, meta
 
     try:
-        unknown = meta.find_undeclared_variables(jinja.parse(f"{{{{ {text} }}}}" if key == "when" else text)) - {*NAMES}
+        unknown = meta.find_undeclared_variables(jinja.parse(f"{{{{ {text} }}}}" if key == "when" else text)) - {*names}
     except TemplateError as error:
         refuse(f"{key} '{text.strip()}' cannot be read ({error})", "a Jinja expression or template", "Correct it.")
         return
     if unknown:
-        refuse(f"{key} asks for '{min(unknown)}'", f"names of the context ({', '.join(NAMES)})", "Correct the name.")
+        refuse(f"{key} asks for '{min(unknown)}'", f"names of the context ({', '.join(names)})", "Correct the name.")
 
 
 def kind(value: Any) -> str:

@@ -100,14 +100,15 @@ def test_every_condition_is_what_keeps_a_case_quiet(entry: dict[str, Any]) -> No
     first = set()
     for case in CASES:
         if case["rule"] == entry["id"]:
-            for change in [*case["near"], CPU]:
+            # A server at work is judged alike on a CPU.
+            for change in [*case["near"], *([] if entry["id"].startswith("live-") else [CPU])]:
                 known = sglang_rules.names(laid_over(case_context(case), change))
                 holds = (bool(jinja.compile_expression(text)(**known)) for text in sglang_rules.conditions(entry))
                 first.add(next((number for number, one in enumerate(holds) if not one), None))
     assert first == set(range(len(sglang_rules.conditions(entry))))
 
 
-@pytest.mark.parametrize("case", CASES, ids=CASE_IDS)
+@pytest.mark.parametrize("case", [case for case in CASES if not case["rule"].startswith("live-")])
 def test_is_quiet_on_a_cpu(case: dict[str, Any]) -> None:
     assert not fired(laid_over(case_context(case), CPU), case["rule"])
 
@@ -242,7 +243,7 @@ def write(folder: Path, *rules: Any, name: str = "topic.yml") -> str:
 
 
 def test_load_gives_rules_in_order_and_says_where_they_stand(tmp_path: Path) -> None:
-    write(tmp_path, rule(id="b"), rule(id="a", when=None, signature=[{"any": "shape"}]), name="z.yml")
+    write(tmp_path, rule(id="b"), rule(id="a", when=None, signature={"find": ["a shape of a line"]}), name="z.yml")
     write(tmp_path, rule(id="c", when=["gpus", "node"]), name="k.yml")
     (tmp_path / "README.md").write_text("no rules")
     assert [(entry["file"], entry["id"]) for entry in load(str(tmp_path))] == [

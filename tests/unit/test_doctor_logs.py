@@ -1,0 +1,59 @@
+"""Failures of the real engine on a CPU, and recorded logs of real nodes: what the doctor says first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible.module_utils import sglang_diagnose, sglang_rules
+
+ROOT = Path(__file__).resolve().parents[2]
+LOGS = Path(__file__).parent / "data/doctor/logs"
+RECORDED = Path(__file__).parent / "data/sglang_log"
+RULES = sglang_rules.load(str(ROOT / "rules"))
+FIRST = {
+    "port-in-use": "port-in-use",
+    "no-model": "model-path-wrong",
+    "missing-weights": "weights-absent",
+    "unknown-model-type": "model-type-unknown",
+    "wrong-tokenizer": "model-path-wrong",
+    "wrong-flag": "argument-refused",
+    "killed-child": "child-killed",
+}
+
+
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
+def test_a_reproduced_failure_is_named_first(path: Path) -> None:
+    found = sglang_diagnose.scan_text(path.read_text(), RULES)
+    assert found[0]["id"] == FIRST[path.stem.rsplit("-", 1)[0]]
+    assert found[0]["line"] in path.read_text() and found[0]["number"] > 0
+
+
+def test_every_kind_of_failure_was_reproduced() -> None:
+    assert {path.stem.rsplit("-", 1)[0] for path in LOGS.glob("*.log")} == set(FIRST)
+
+
+def test_two_failures_of_one_journal_are_told_each_in_its_start() -> None:
+    text = (RECORDED / "journal-two-failures-0.5.23.log").read_text()
+    found = sglang_diagnose.scan_text(text, RULES)
+    ids = [one["id"] for one in found if one["kind"] == "cause"]
+    assert "weights-unreadable" in ids and any("torchvision" in one["line"] for one in found)
+
+
+def test_the_triton_failure_of_the_real_node_is_named() -> None:
+    found = sglang_diagnose.scan_text((RECORDED / "sm120-out-of-resources.log").read_text(), RULES)
+    assert found[0]["kind"] == "cause" and "shared memory" in found[0]["line"]
+
+
+def test_what_makes_a_real_server_slow_is_no_failure() -> None:
+    """A line of the GLM-4.7-FP8 run on eight cards, which the recorded excerpt leaves out, at the end of it."""
+    line = (
+        "[2026-01-28 21:18:41 TP5] Using default MoE kernel config. Performance might be sub-optimal! Config file not found at "
+        "/opt/sglang/configs/triton_3_5_1/E=161,N=192,device_name=NVIDIA_RTX_PRO_6000_Blackwell_Server_Edition,"
+        "dtype=fp8_w8a8.json, you can create them with https://github.com/sgl-project/sglang\n"
+    )
+    found = sglang_diagnose.scan_text((RECORDED / "sm120-glm-4.7-fp8.log").read_text() + line, RULES)
+    assert (
+        found[0]["id"] == "moe-triton-untuned" and "NVIDIA_RTX_PRO_6000_Blackwell_Server_Edition" in found[0]["cause"]
+    )
+    assert {one["kind"] for one in found} <= {"slow", "benign"}
