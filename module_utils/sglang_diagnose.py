@@ -97,6 +97,7 @@ class _Reader:
         self.bytes = 0
         self.start = 0
         self.engine_started = False
+        self.began = 1  # the line with which the last start begins
         self.reached = 0  # the line of the last stage
         self.marked = 0  # the line of systemd's last "Starting" or "Started"
         self.stage: Optional[sglang_log.Found] = None
@@ -188,7 +189,7 @@ class _Reader:
             if sglang_log.NEW_START.match(text):
                 # "Starting" and "Started" are one; what stands before the first of them is a start of its own.
                 if number - self.marked > 1:
-                    self._new_start(number > 1)
+                    self._new_start(number)
                 self.marked = number
             return
         stage = sglang_log.find_stage(text)
@@ -197,13 +198,15 @@ class _Reader:
         self.reached = number
         if text.startswith("server_args="):
             if self.engine_started:
-                self._new_start(True)
+                self._new_start(number)
             self.engine_started = True
             self.arguments = text
         self.stage = stage
 
-    def _new_start(self, another: bool) -> None:
-        self.start += int(another)
+    def _new_start(self, number: int) -> None:
+        if number > 1:
+            self.start += 1
+        self.began = number
         self.engine_started, self.stage = False, None
 
 
@@ -252,7 +255,9 @@ def scan(stream: Any, wanted: List[Signature], source: str = "log") -> Dict[str,
     for data in pieces(stream):
         reader.piece(data)
     tail = reader.tail.decode("utf-8", "replace").splitlines()
-    failure = sglang_log.last_error(clean(line.encode())[0] if line.startswith("{") else line for line in tail)
+    # An error of a start before the last one explains nothing of it.
+    last = tail[max(0, reader.began - 1 - (reader.number - len(tail))) :]
+    failure = sglang_log.last_error(clean(line.encode())[0] if line.startswith("{") else line for line in last)
     kept = [hit for hit in reader.hits.values() if _counts(hit, reader, tail)]
     return {
         "hits": kept,

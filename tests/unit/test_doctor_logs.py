@@ -19,6 +19,7 @@ FIRST = {
     "wrong-tokenizer": "model-path-wrong",
     "wrong-flag": "argument-refused",
     "killed-child": "child-killed",
+    "shm-full": "shm-full-bus-error",
 }
 
 

@@ -221,7 +221,7 @@ def test_a_long_log_takes_bounded_memory_and_time_like_its_length() -> None:
     # Four times the log, not much more than four times the work.
     assert seconds[1] < 12 * seconds[0] + 0.5
     tracemalloc.start()
-    module.scan(Endless(64), wanted)
+    module.scan(Endless(24), wanted)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40 << 20
