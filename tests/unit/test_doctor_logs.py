@@ -58,3 +58,13 @@ def test_what_makes_a_real_server_slow_is_no_failure() -> None:
         found[0]["id"] == "moe-triton-untuned" and "NVIDIA_RTX_PRO_6000_Blackwell_Server_Edition" in found[0]["cause"]
     )
     assert {one["kind"] for one in found} <= {"slow", "benign"}
+
+
+def test_what_a_healthy_driver_logs_at_its_start_is_no_finding() -> None:
+    """As recorded on an H200, driver 580.159.04, 2026-11-29."""
+    kernel = (
+        "[    0.460744] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
+        "[    0.959842] NVRM: gpuClearFbhubPoisonIntrForBug2924523_GA100: FBHUB Interrupt detected. Clearing it.\n"
+        "[    3.711199] NVRM: Persistence mode is deprecated and will be removed in a future release.\n"
+    )
+    assert sglang_diagnose.scan_text("", RULES, kernel=kernel) == []
