@@ -75,7 +75,9 @@ def test_a_release_resolves_auto_for_the_card_and_the_answer_is_kept(
 
 
 @pytest.mark.slow
-def test_a_refusal_names_the_nearest_option(as_oneself: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_names_the_nearest_option(
+    as_oneself: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = {
         "python": python("sglang-cpu-0.5.9"),
         "args": {**GLM, "max-runing-requests": 4},
@@ -87,6 +89,10 @@ def test_a_refusal_names_the_nearest_option(as_oneself: None, capsys: pytest.Cap
     assert told["failed"] and told["stage"] == "parser"
     assert "unrecognized arguments: --max-runing-requests 4" in told["msg"]
     assert "did you mean max-running-requests?" in told["msg"]
+    # The same answer again, without asking for it: a release takes its time.
+    answer = {"cases": [{"stage": "parser", "error": "unrecognized arguments: --max-runing-requests 4"}]}
+    options = json.loads((ROOT / "stacks/sglang-cpu-0.5.9/options.json").read_text())
+    monkeypatch.setattr(module, "ask", lambda *_: {**answer, "options": options})
     told = run_module(module, capsys, **asked, fail=False)
     assert not told.get("failed") and "did you mean" in told["refusal"]
 
