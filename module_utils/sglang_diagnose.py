@@ -43,6 +43,8 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 DOCKER = re.compile(r"^(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z |[\w.-]+ +\| )")
 RANK = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?((?: [A-Z]+\d+)+)\]")
 
+WORD = re.compile(rb"[A-Za-z_]{5,}")
+
 Rule = Dict[str, Any]
 Signature = Dict[str, Any]
 Hit = Dict[str, Any]
@@ -76,6 +78,12 @@ def clean(raw: bytes) -> Tuple[str, str, str]:
     return line.text[:LINE], rank.group(1).strip() if rank else "", line.source
 
 
+def whole_word(literal: bytes) -> bytes:
+    """The longest word that stands whole inside a literal: a piece of a log without it holds no such literal. May be empty."""
+    inside = [found.group() for found in WORD.finditer(literal) if found.start() > 0 and found.end() < len(literal)]
+    return max(inside, key=len, default=b"")
+
+
 class _Reader:
     """Position, stage and start while a log goes by."""
 
@@ -84,6 +92,7 @@ class _Reader:
             {
                 **signature,
                 "literals": [text.encode() for text in signature["find"]],
+                "words": [whole_word(text.encode()) for text in signature["find"]],
                 "regex": re.compile(signature["match"]) if signature.get("match") else None,
                 "not": re.compile(signature["unless"]) if signature.get("unless") else None,
             }
@@ -109,13 +118,19 @@ class _Reader:
         """Whole lines."""
         lines = data.split(b"\n")
         # What a busy server says all the time is most of a long log, and is left out before anything is looked for.
-        self.numbers = [number for number, line in enumerate(lines) if not any(text in line for text in STEADY)]
+        decode, prefill, served = STEADY
+        self.numbers = [
+            number for number, line in enumerate(lines) if not (decode in line or prefill in line or served in line)
+        ]
         whole, data = data, b"\n".join([lines[number] for number in self.numbers])
         found: List[Tuple[int, Optional[Signature], bytes]] = []
         self.looked.clear()
+        # Collecting a piece's words costs as much as a few searches, and spares most of them.
+        words = {b"", *WORD.findall(data)}
         for signature in self.wanted:
-            for literal in signature["literals"]:
-                found += [(at, signature, literal) for at in self._lines_with(data, literal, signature["id"])]
+            for literal, word in zip(signature["literals"], signature["words"]):
+                if word in words:
+                    found += [(at, signature, literal) for at in self._lines_with(data, literal, signature["id"])]
         for literal in [*STARTS, *STAGE_TEXTS]:
             found += [(at, None, literal) for at in self._lines_with(data, literal, "")]
         done = set()
@@ -278,6 +293,9 @@ def _counts(hit: Hit, reader: _Reader, tail: List[str]) -> bool:
     if hit["count"] < signature.get("times", 1):
         return False
     if signature.get("last"):
+        # A stage that was reached after it ends the silence.
+        if hit["start"] != reader.start or reader.reached > hit["last"]:
+            return False
         literals = [literal.decode() for literal in signature["literals"]]
         after = tail[-max(0, reader.number - hit["last"]) :] if reader.number > hit["last"] else []
         others = [
@@ -285,8 +303,8 @@ def _counts(hit: Hit, reader: _Reader, tail: List[str]) -> bool:
             for line in after
             if line.strip() and "systemd[1]: " not in line and not any(text in line for text in literals)
         ]
-        # A stage that was reached after it ends the silence, and what systemd says of a kill does not.
-        return hit["start"] == reader.start and reader.reached <= hit["last"] and len(others) <= 2
+        # What systemd says of a kill does not end it.
+        return len(others) <= 2
     return True
 
 
