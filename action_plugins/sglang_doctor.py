@@ -7,7 +7,6 @@ import io
 import json
 import re
 import tarfile
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,9 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils import sglang_diagnose, sglang_rules
+from ansible.module_utils.sglang_text import wrap
 
-WIDTH = 80
+INDENT = "   "
 BUNDLED_MIB = 4
 BUNDLED_LOG = "server.log"
 LABELS = {"cause": "CAUSE", "consequence": "FOLLOWS FROM IT", "slow": "SLOW", "benign": "HARMLESS"}
@@ -97,13 +97,6 @@ def opened(path: str) -> tuple[Any, str]:
         ) from error
 
 
-def wrap(text: str, first: str = "   ", rest: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=first if rest is None else rest,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
-
-
 def finding_lines(number: int, found: dict[str, Any], name: str) -> list[str]:
     """One finding: what it is, the quoted line and where it stands, cause and remedy, how it is known."""
     when = f", {found['earlier']} start(s) before the last" if found["earlier"] else ""
@@ -111,18 +104,18 @@ def finding_lines(number: int, found: dict[str, Any], name: str) -> list[str]:
     times = f", {found['count']} times" if found["count"] > 1 else ""
     rank = f", rank {found['rank']}" if found["rank"] else ""
     stage = f", while {found['stage']}" if found["stage"] and found["source"] == "log" else ""
-    lines = wrap(f"{number}. {LABELS[found['kind']]} ({found['severity']}){when}: {found['cause']}", "", "   ")
-    lines += wrap(f"Remedy: {found['remedy']}")
+    lines = wrap(f"{number}. {LABELS[found['kind']]} ({found['severity']}){when}: {found['cause']}", "", INDENT)
+    lines += wrap(f"Remedy: {found['remedy']}", INDENT)
     if found["line"]:
-        lines += wrap(f"{of}, line {found['number']}{times}{rank}{stage}:")
+        lines += wrap(f"{of}, line {found['number']}{times}{rank}{stage}:", INDENT)
         lines += wrap(found["line"], "     ")
     if found["foreseen"]:
-        lines += wrap("`plan.yml` says this before the start, by the same rule.")
-    return [*lines, *wrap(f"[{found['id']}] {found['confidence']}; {'; '.join(found['sources'])}", "   ", "     "), ""]
+        lines += wrap("`plan.yml` says this before the start, by the same rule.", INDENT)
+    return [*lines, *wrap(f"[{found['id']}] {found['confidence']}; {'; '.join(found['sources'])}", INDENT, "     "), ""]
 
 
 def report(told: dict[str, Any], host: str, name: str) -> list[str]:
-    """Everything for people, at most WIDTH columns where words allow."""
+    """Everything for people, at most 80 columns where words allow."""
     log = told["log"]
     state = "it was ready" if log["ready"] else f"it came as far as {log['stage'] or 'its first lines'}"
     lines = wrap(
@@ -194,9 +187,9 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
         task_vars, args = task_vars or {}, dict(self._task.args)
-        own = {key: args.pop(key, None) for key in ("rules", "bundle", "report", "src", "also")}
+        own = {key: args.pop(key, None) for key in ("bundle", "report", "src", "also")}
         try:
-            rules = sglang_rules.load(str(own["rules"] or ROOT / "rules"))
+            rules = sglang_rules.load(str(ROOT / "rules"))
         except (sglang_rules.RulesError, OSError) as error:
             raise AnsibleActionFail(str(error)) from error
         wanted = sglang_diagnose.signatures(rules)

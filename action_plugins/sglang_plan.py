@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils import sglang_fit, sglang_options, sglang_rules
+from ansible.module_utils.sglang_text import wrap
 
-WIDTH = 80
 # What a page tells of the resolved arguments beside those that were given: what decides kernels, memory and load.
 TOLD = [
     "attention_backend",
@@ -73,7 +72,6 @@ VARIABLES = [
     "sglang_env_stacks_dir",
     "sglang_env_python",
     "sglang_env_python_version",
-    "sglang_env_root",
     "sglang_model_path",
     "sglang_model_spec",
     "sglang_model_generator",
@@ -83,7 +81,6 @@ VARIABLES = [
     "sglang_server_environment",
     "sglang_server_environment_overlay",
     "sglang_server_name",
-    "sglang_server_host",
     "sglang_server_port",
 ]
 
@@ -334,18 +331,6 @@ def gpu_problems(node: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tuple
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def wrap(text: str, first: str = "  ", rest: str | None = None) -> list[str]:
-    """A paragraph within the page's width; words longer than a line stay whole."""
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=first if rest is None else rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [first.rstrip()]
-
-
 def row(label: str, text: str) -> list[str]:
     return wrap(text, f"  {label:<11} ", " " * 14)
 
@@ -377,7 +362,7 @@ def finding_lines(findings: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def page(plan: dict[str, Any]) -> list[str]:
-    """The plan for people, at most WIDTH columns."""
+    """The plan for people, at most 80 columns."""
     about, versions = plan["about"], plan["stack"].get("versions", {})
     lines = [f"PLAN for {plan['host']}: {plan['profile']}{' + ' + plan['variant'] if plan['variant'] else ''}", ""]
     lines += row("profile", about.get("summary", ""))
@@ -846,8 +831,11 @@ class ActionModule(ActionBase):
         if asked.get("page"):
             self._display.display("\n".join(lines))
         said = set(asked.get("said") or [])
-        # A deployment says warnings once, in passing; errors are its failure's words, notes are the plan's.
-        for found in plan["findings"] if not asked.get("page") and not asked.get("quiet") else []:
+        speaks = not asked.get("page") and not asked.get("quiet")
+        if speaks and plan["fit"] and "said" not in asked:
+            self._display.display(f"{host}: {sglang_fit.sentence(plan['fit'])}")
+        # A deployment says the fit and warnings once, in passing; errors are its failure's words, notes are the plan's.
+        for found in plan["findings"] if speaks else []:
             if found["severity"] == "warning" and found["cause"] not in said:
                 self._display.display(f"{host}: warning: {message(found)}", color="yellow")
         result.update(
@@ -856,7 +844,6 @@ class ActionModule(ActionBase):
             warnings_found=[message(found) for found in plan["findings"] if found["severity"] == "warning"],
             said=[found["cause"] for found in plan["findings"]],
             fit=plan["fit"],
-            fit_text=sglang_fit.sentence(plan["fit"]) if plan["card"] else "",
             autotune=plan["autotune"],
             page=lines,
         )

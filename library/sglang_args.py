@@ -63,10 +63,6 @@ options:
     description: Fail when the release refuses. Otherwise the refusal is returned (RV(refusal)), for one who has more to say.
     type: bool
     default: true
-  describe:
-    description: Return the release's options too (RV(options)).
-    type: bool
-    default: false
 author: [the sglang-rtxpro authors]
 attributes:
   check_mode: {support: full, description: Asks; keeps no answer. A release that is not there yet is not asked., details: []}
@@ -141,11 +137,6 @@ versions:
   description: Package to version, of everything in the release's environment.
   type: dict
   returned: when asked
-options:
-  description: Every option of the release's parser, as stacks/STACK/options.json has them.
-  type: list
-  elements: dict
-  returned: when O(describe) and asked
 seconds:
   description: Seconds that the release took to answer.
   type: float
@@ -300,7 +291,6 @@ def main() -> None:
             "content": {"type": "list", "elements": "str", "default": []},
             "cache": {"type": "path"},
             "fail": {"type": "bool", "default": True},
-            "describe": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -355,13 +345,11 @@ def main() -> None:
             module.exit_json(changed=False, asked=True, cached=False, refusal=text, **more)
         answer = {
             **{name: found[name] for name in ("given", "resolved", "autotune", "log")},
-            **{name: told[name] for name in ("sglang", "versions", "options")},
+            **{name: told[name] for name in ("sglang", "versions")},
             "seconds": round(time.monotonic() - started, 1),
         }
         if module.params["cache"] and not module.check_mode:
             keep(module.params["cache"], wanted, answer)
-    if not module.params["describe"]:
-        answer = {name: value for name, value in answer.items() if name != "options"}
     config = {"config": parsed(text)} if there and parsed(text) else {}
     module.exit_json(changed=False, asked=True, cached=cached, words=argv, **config, **answer)
 

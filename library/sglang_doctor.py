@@ -45,9 +45,6 @@ options:
     description: For the module. How much of the log's end to return as text, in MiB.
     type: int
     default: 0
-  rules:
-    description: For the action plugin. Folder of rules on the controller.
-    type: path
   bundle:
     description:
       - For the action plugin. Archive (.tar.gz) to write on the controller for a bug report. Secrets, host names, addresses
@@ -260,7 +257,6 @@ def main() -> None:
             "signatures": {"type": "list", "elements": "dict", "default": []},
             "record": {"type": "path", "default": "/var/lib/sglang/sglang"},
             "text_mib": {"type": "int", "default": 0},
-            "rules": {"type": "path"},
             "bundle": {"type": "path"},
             "also": {"type": "list", "elements": "str"},
             "report": {"type": "bool", "default": True},

@@ -13,7 +13,7 @@ description:
     release's options and its resolution on the profile's card, the model's sizes, the rules.
   - Options that the release does not take, rules that fire, weights that do not fit and what is wrong with the node become
     findings. A message names the variable, its file and line.
-  - Warnings are said as they are found, unless O(said) has them. Whether errors end the play is for the next task.
+  - The fit and warnings are said as they are found, unless O(said) has them. Whether errors end the play is for the next task.
 options:
   node:
     description: Result of M(gpu_info). Without it, or when the node was unreachable, what depends on the node is not judged.
@@ -77,10 +77,6 @@ fit:
   description: C(weights_gib), C(kv_gib) a GPU, C(kv_tokens), C(context_length), C(full_requests), C(fits). Empty where the size of
     the weights is not on record.
   type: dict
-  returned: always
-fit_text:
-  description: The fit in one line.
-  type: str
   returned: always
 autotune:
   description: C(runs) and C(why), as the release's own gate answers.

@@ -103,6 +103,7 @@ class _Reader:
         self.more: Dict[str, int] = {}  # lines of this piece that are counted only
         self.number = 0  # lines before this piece
         self.numbers: List[int] = []  # of the lines of this piece that are looked at
+        self.counted = (0, 0)  # a place in this piece, and how many of those lines end before it
         self.bytes = 0
         self.start = 0
         self.engine_started = False
@@ -125,6 +126,7 @@ class _Reader:
         whole, data = data, b"\n".join([lines[number] for number in self.numbers])
         found: List[Tuple[int, Optional[Signature], bytes]] = []
         self.looked.clear()
+        self.counted = (0, 0)
         # Collecting a piece's words costs as much as a few searches, and spares most of them.
         words = {b"", *WORD.findall(data)}
         for signature in self.wanted:
@@ -148,8 +150,10 @@ class _Reader:
         self.tail = (self.tail + whole)[-TAIL:]
 
     def _number(self, data: bytes, at: int) -> int:
-        """The number in the whole log of the line that begins at a place of this piece."""
-        return self.number + self.numbers[data.count(b"\n", 0, at)] + 1
+        """The number in the whole log of the line that begins at a place of this piece, not before the one asked for last."""
+        before, index = self.counted
+        self.counted = (at, index + data.count(b"\n", before, at))
+        return self.number + self.numbers[self.counted[1]] + 1
 
     def _lines_with(self, data: bytes, literal: bytes, name: str) -> Iterator[int]:
         """Where lines that hold a literal begin; beyond CLOSELY lines of one rule they are only counted."""

@@ -14,6 +14,7 @@ ROLES = sorted(path.name for path in (ROOT / "roles").iterdir())
 # What a role computes for other roles; everything else in vars/ is its own.
 HANDED_ON = {
     "gpu_preflight_card_facts",
+    "gpu_preflight_errors",
     "gpu_preflight_model_config",
     "gpu_preflight_node",
     "gpu_preflight_said",

@@ -156,7 +156,7 @@ def test_a_finding_reads_well() -> None:
     assert "1. CAUSE (error): It broke." in text
     assert "sglang.service, line 7, 3 times, rank TP3, while loading weights:" in text
     assert "Remedy: Mend it." in text and "plan.yml" in text and "[x] code; somewhere, 2026-11-29" in text
-    assert max(map(len, lines)) <= action.WIDTH
+    assert max(map(len, lines)) <= 80
 
 
 def test_the_summary_is_of_the_last_start_and_of_no_slowness() -> None:
