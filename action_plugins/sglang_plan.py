@@ -213,7 +213,8 @@ def node_problems(node: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tupl
     if node["systemd"] == 0:
         yield "error", "systemd is not the service manager here; the server is a systemd service."
     owner = node["port_owner"]
-    if owner and owner["unit"] != f"{wanted['name']}.service":
+    # The doctor looks at servers of others, whose port is theirs: without a port of ours there is nothing to compare.
+    if owner and wanted["port"] and owner["unit"] != f"{wanted['name']}.service":
         of = f" of {owner['unit']}" if owner["unit"] else ""
         yield (
             "error",
