@@ -16,7 +16,10 @@ description:
   - What runs is read from the main process itself. A run that was killed between writing the unit and restarting is therefore
     seen and finished by the next one.
   - C(/var/lib/sglang/<name>/state.json) says how far a deployment came (V(switched), V(committed), V(restored));
-    C(deployments/<id>.json) keeps each committed one with its unit, so that it can come back.
+    C(deployments/<id>.json), the manifest, keeps each committed one with its unit, so that it can come back.
+  - C(lock.json) beside them keeps a second operator out. An action plugin of the same name says who the operator is.
+  - Where a front stands before the server (C(<name>-front.service)), its gate is closed before the switch and opened by
+    O(state=committed) or O(state=restored), so that no client meets a server that was not proved.
 options:
   name:
     description: Name of the server, which is the unit's name without C(.service).
@@ -24,37 +27,80 @@ options:
     required: true
   state:
     description:
-      - V(inspected) tells what is recorded and what runs.
-      - V(switched) writes the unit and restarts the server, unless both are already as wanted. Returns when the new process is
-        executed; M(sglang_ready) waits until it serves.
-      - V(committed) records that the deployment which runs was proved.
+      - V(begun) takes the lock, or says who has it and since when.
+      - V(inspected) tells what is recorded and what runs, and with O(deployment) what that one was.
+      - V(switched) writes the unit and restarts the server, unless both are already as wanted. Requests in flight have
+        O(drain_timeout) to finish. Returns when the new process is executed; M(sglang_ready) waits until it serves.
+      - V(committed) records that the deployment which runs was proved, forgets what is beyond O(keep), and removes releases below
+        O(releases) that no deployment on record and no process needs.
       - V(restored) puts the last committed deployment back and restarts it; where there is none, stops and removes the unit.
+      - V(ended) gives the lock back, if it is this run's.
+      - V(absent) stops the server and removes its unit, its record and its home, and releases that nothing else needs.
     type: str
-    choices: [inspected, switched, committed, restored]
+    choices: [begun, inspected, switched, committed, restored, ended, absent]
     required: true
   unit:
     description:
       - Text of the unit. C(@DEPLOYMENT@) in it becomes the digest of the text. Needed by V(switched) and V(committed).
     type: str
   facts:
-    description: What to keep in the record beside the unit, such as profile, release, url and model. No secrets.
+    description:
+      - What the manifest keeps beside the unit, such as profile, release, url and model. No secrets.
+      - C(url) and C(start_timeout) in it are what the supervisor on the node goes by.
     type: dict
     default: {}
+  proof:
+    description: What was seen of this deployment, for its manifest. C(smoke), C(tuning), C(times) (seconds) and C(stages).
+    type: dict
+    default: {}
+  deployment:
+    description:
+      - Id of a deployment on record for V(inspected). V(previous) is the newest that differs from what is committed.
+    type: str
+    default: ""
   reason:
     description: Why the deployment is put back. Kept in the record.
     type: str
     default: ""
+  drain_timeout:
+    description:
+      - Seconds that requests in flight have to finish before the server is stopped. A front takes no new ones meanwhile; without
+        one the engine itself finishes what it has, within the unit's TimeoutStopSec.
+    type: int
+    default: 300
+  proof_timeout:
+    description:
+      - Seconds that the proof may take. A run that has not committed when drain, start and proof should be over is taken for dead,
+        and the supervisor on the node puts the last deployment back.
+    type: int
+    default: 600
   keep:
     description: How many committed deployments are kept on record.
     type: int
     default: 10
+  releases:
+    description: Folder of the releases, for V(committed) and V(absent) to collect what nothing needs. Without it nothing is.
+    type: path
+  lock_timeout:
+    description: Seconds without a sign of life after which a run that holds the lock is taken for dead.
+    type: int
+    default: 7200
+  break_lock:
+    description:
+      - The run whose lock is taken over whatever its age, as C(held.run) names it; V(any) for whoever holds it.
+    type: str
+    default: ""
+  by:
+    description: Who runs this. C(user), C(host), C(pid), C(started) and C(commit). Filled by the action plugin.
+    type: dict
+    default: {}
   root:
     description: Folder of the records of all servers.
     type: path
     default: /var/lib/sglang
 author: [the sglang-rtxpro authors]
 attributes:
-  check_mode: {support: full, description: Tells what would be written and restarted., details: []}
+  check_mode: {support: full, description: Tells what would be written and restarted; takes no lock., details: []}
   diff_mode: {support: full, description: Shows the unit before and after., details: []}
 """
 
@@ -70,6 +116,12 @@ EXAMPLES = r"""
     name: sglang
     state: inspected
   register: found
+
+- name: What ran before?
+  sglang_deployment:
+    name: sglang
+    state: inspected
+    deployment: previous
 """
 
 RETURN = r"""
@@ -97,22 +149,62 @@ restarted:
   type: bool
   returned: always
 committed:
-  description: The last committed deployment. C(id), C(digest), C(at) (UTC) and the given O(facts). Empty when there is none.
+  description:
+    - The deployment that is committed; with O(state=restored) the one that was put back. C(id), C(digest), C(at) (UTC), C(by)
+      and the given O(facts). Empty when there is none.
   type: dict
   returned: always
+found:
+  description: Manifest of the deployment asked for, with C(unit), C(facts), C(proof) and C(by).
+  type: dict
+  returned: with O(deployment)
+times:
+  description: Seconds, C(drain_s) (the front's gate closed until the last request ended) and C(stop_s) (stop and exec of the new).
+  type: dict
+  returned: when restarted by O(state=switched)
+cut_off:
+  description: Workers of the front that still had requests when O(drain_timeout) was over.
+  type: int
+  returned: when restarted by O(state=switched)
+aside:
+  description: Where hand-made units and drop-ins were moved to, so that nothing of somebody's work is lost.
+  type: list
+  elements: str
+  returned: when there were any
+held:
+  description: Who holds the lock, C(run), C(by), C(at) (UTC) and C(silent_s), seconds since the last sign of life.
+  type: dict
+  returned: when somebody else holds it
+took_over:
+  description: Why a lock that was there no longer counted, and whose it was.
+  type: str
+  returned: when one was taken over
+collected:
+  description: Releases that were removed.
+  type: list
+  elements: str
+  returned: with O(releases)
+others:
+  description: Other servers on record on this node, name to the folder of the model that they serve.
+  type: dict
+  returned: with O(state=absent)
 """
 
-import datetime
+import contextlib
+import fcntl
 import glob
 import hashlib
-import json
 import os
+import re
+import shutil
+import time
+from collections.abc import Iterable
 
+from ansible.module_utils import sglang_node as node
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sglang_node import HEADER, Record, read_text, run_of, whole, write
 
 PLACEHOLDER = "@DEPLOYMENT@"
-# In the first line of every unit of this project (roles/sglang_server/templates/sglang.service.j2).
-HEADER = "Written by sglang-rtxpro"
 # Folders beside those of the servers.
 RESERVED = ("models", "pristine")
 PROPERTIES = (
@@ -123,7 +215,10 @@ PROPERTIES = (
     "ActiveEnterTimestamp",
     "UnitFileState",
     "NeedDaemonReload",
+    "DropInPaths",
 )
+# What a run may need beside drain, start and proof; then the supervisor takes it for dead.
+MARGIN_SECONDS = 60
 
 
 def stamp(unit: str) -> tuple[str, str]:
@@ -132,12 +227,21 @@ def stamp(unit: str) -> tuple[str, str]:
     return digest, unit.replace(PLACEHOLDER, digest)
 
 
-def plan(wanted: str, digest: str, on_disk: str, running: dict) -> list[str]:
-    """Why the server has to be switched; empty when it runs as wanted. Decided from facts alone."""
-    reasons = []
-    if not on_disk:
+def authentic(text: str) -> bool:
+    """Whether a unit is as this project wrote it: its digest is that of its text."""
+    found = re.search(r"SGLANG_DEPLOYMENT=([0-9a-f]{12})\b", text)
+    return bool(found) and stamp(text.replace(found[1], PLACEHOLDER))[0] == found[1] if found else False
+
+
+def plan(wanted: str, digest: str, on_disk: str, running: dict, beside: Iterable[str] = ()) -> list[str]:
+    """Why the server has to be switched; empty when it runs as wanted. Decided from facts alone.
+
+    `beside` are reasons that lie outside the unit's text: a mask, a drop-in.
+    """
+    reasons = list(beside)
+    if not on_disk and not reasons:
         reasons.append("there is no unit yet")
-    elif on_disk != wanted:
+    elif on_disk and on_disk != wanted:
         # Even if what runs carries the right digest: it may have been started from what is on disk now.
         reasons.append("the unit differs")
     if running["active"] not in ("active", "activating", "reloading"):
@@ -153,9 +257,21 @@ def foreign(on_disk: str, last: dict) -> bool:
     return bool(on_disk) and not last and HEADER not in on_disk.split("\n", 1)[0]
 
 
-def properties(text: str) -> dict[str, str]:
-    """`systemctl show` as a mapping."""
-    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+def own_drop_ins(shown: str, unit: str) -> list[str]:
+    """Drop-ins that somebody made for this very unit; those for all services are the administrator's business."""
+    return [path for path in shown.split() if os.path.basename(os.path.dirname(path)) == unit + ".d"]
+
+
+def previous(entries: list[dict], last: dict) -> dict:
+    """The newest deployment that differs from what is committed."""
+    older = [entry for entry in entries if int(entry["id"]) < int(last.get("id") or 0)]
+    return next((entry for entry in older if entry["digest"] != last.get("digest")), {})
+
+
+def needed(releases: str, texts: Iterable[str]) -> set[str]:
+    """Names of the releases that are named in texts: manifests, units, command lines."""
+    pattern = re.compile(re.escape(releases.rstrip("/")) + r"/([^/\s\"'\0:]+)")
+    return {name for text in texts for name in pattern.findall(text)}
 
 
 def environment(raw: bytes) -> dict[str, str]:
@@ -174,95 +290,61 @@ def mask_environment(unit: str) -> str:
     return "".join(lines)
 
 
-class Record:
-    """The files under /var/lib/sglang/<name>. Every write is whole: temporary file, then rename."""
+def diff(before: str, after: str, path: str) -> dict:
+    return {
+        "before_header": path,
+        "after_header": path,
+        "before": mask_environment(before),
+        "after": mask_environment(after),
+    }
 
-    def __init__(self, root: str, name: str) -> None:
-        self.folder = os.path.join(root, name)
-        self.deployments = os.path.join(self.folder, "deployments")
-        self.state_file = os.path.join(self.folder, "state.json")
 
-    def state(self) -> dict:
-        return _read_json(self.state_file) or {"phase": "absent"}
-
-    def ids(self) -> list[str]:
-        names = (os.path.basename(path)[:-5] for path in glob.glob(os.path.join(self.deployments, "*.json")))
-        return sorted((name for name in names if name.isdigit()), key=int)
-
-    def last(self) -> dict:
-        """The newest deployment whose record can be read."""
-        for number in reversed(self.ids()):
-            found = _read_json(os.path.join(self.deployments, number + ".json"))
-            if found.get("unit"):
-                return found
+def told(entry: dict) -> dict:
+    """What of a manifest goes back to the play."""
+    if not entry:
         return {}
-
-    def write_state(self, **values: object) -> None:
-        write(self.state_file, json.dumps({**values, "at": now()}, indent=1, sort_keys=True) + "\n", 0o644)
-
-    def add(self, digest: str, unit: str, facts: dict, keep: int) -> dict:
-        number = f"{int(self.ids()[-1]) + 1 if self.ids() else 1:06d}"
-        entry = {"id": number, "digest": digest, "at": now(), "facts": facts, "unit": unit}
-        write(
-            os.path.join(self.deployments, number + ".json"), json.dumps(entry, indent=1, sort_keys=True) + "\n", 0o644
-        )
-        for old in self.ids()[:-keep]:
-            os.unlink(os.path.join(self.deployments, old + ".json"))
-        return entry
+    return {
+        "id": entry["id"],
+        "digest": entry["digest"],
+        "at": entry["at"],
+        "by": entry.get("by", {}),
+        **entry["facts"],
+    }
 
 
-def _read_json(path: str) -> dict:
-    """A record; empty when it is missing or was cut, which the next write heals."""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            found = json.load(stream)
-        return found if isinstance(found, dict) else {}
-    except (OSError, ValueError):
-        return {}
-
-
-def now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def read_text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return stream.read()
-    except FileNotFoundError:
-        return ""
-
-
-def write(path: str, text: str, mode: int) -> None:
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    temporary = f"{path}.{os.getpid()}.new"
-    with open(temporary, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.chmod(temporary, mode)
-    os.replace(temporary, path)
+def holder(held: dict, silent: float) -> str:
+    by = held.get("by", {})
+    who = f"{by.get('user') or 'somebody'} on {by.get('host') or 'another machine'}"
+    commit = f", commit {by['commit']}" if by.get("commit") else ""
+    return f"{who} (pid {by.get('pid', 0)}{commit}) since {held.get('at', 'unknown')}, last sign of life {silent:.0f} s ago"
 
 
 class Server:
-    """One unit and its record."""
+    """One unit and its record; a method a state, each returns what it adds to the result."""
 
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
+        self.params = module.params
+        self.dry: bool = module.check_mode
         self.name: str = module.params["name"]
         self.unit_name = self.name + ".service"
-        self.unit_path = os.path.join("/etc/systemd/system", self.unit_name)
+        self.unit_path = node.unit_path(self.name)
         self.record = Record(module.params["root"], self.name)
-        self.shown = properties(self.systemctl("show", "-p", ",".join(PROPERTIES), self.unit_name))
-        self.on_disk = read_text(self.unit_path)
+        self.shown = node.show(self.unit_name, PROPERTIES)
+        self.masked = node.masked(self.unit_path)
+        self.on_disk = "" if self.masked else read_text(self.unit_path)
+        self.drop_ins = own_drop_ins(self.shown.get("DropInPaths", ""), self.unit_name)
+        self.running = self._running()
+        self.last = self.record.last()
+        self.phase = self.record.state()["phase"]
+        if module.params["unit"]:
+            self.digest, self.wanted = stamp(module.params["unit"])
+        else:
+            self.digest, self.wanted = self.last.get("digest", ""), self.last.get("unit", "")
 
-    def systemctl(self, *argv: str) -> str:
-        code, out, err = self.module.run_command(["systemctl", *argv])
-        if code:
-            self.module.fail_json(msg=f"systemctl {' '.join(argv)} failed: {(err or out).strip()}")
-        return out
+    # --- what is there
 
-    def running(self) -> dict:
+    def _running(self) -> dict:
         pid = int(self.shown.get("MainPID") or 0)
         digest = ""
         if pid:
@@ -280,53 +362,339 @@ class Server:
             "since": self.shown.get("ActiveEnterTimestamp", ""),
         }
 
+    def beside(self) -> list[str]:
+        reasons = ["the unit was masked by hand"] if self.masked else []
+        return reasons + [f"the drop-in {path} changes the unit" for path in self.drop_ins]
+
+    def differs(self, entry_unit: str, digest: str) -> list[str]:
+        return plan(entry_unit, digest, self.on_disk, self.running, self.beside())
+
+    # --- the lock
+
+    def begun(self) -> dict:
+        held, run = self.record.lock(), run_of(self.params["by"])
+        result: dict = {"reasons": []}
+        if not held and os.path.exists(self.record.lock_file):
+            held = {"at": "unknown"}
+        if held and held.get("run") != run:
+            silent = node.uptime() - float(held.get("seen") or 0)
+            why = node.forsaken(held, node.boot(), node.uptime(), self.params["lock_timeout"])
+            if not why and self.params["break_lock"] in ("any", held["run"]):
+                why = "it was broken on demand"
+            if not why:
+                self.module.fail_json(
+                    msg=f"{self.name} is being deployed by {holder(held, silent)}. Wait for it to end. If it is dead, take its "
+                    "lock: -e sglang_server_break_lock=any",
+                    held={**{key: held.get(key) for key in ("run", "by", "at")}, "silent_s": round(silent, 1)},
+                )
+            result["took_over"] = f"the lock of {holder(held, silent)} no longer counts: {why}"
+            if not self.dry:
+                self.record.free()
+        if not self.dry and held.get("run") != run and not self.record.take(self.params["by"]):
+            self.module.fail_json(msg=f"Somebody took the lock of {self.name} at this moment. Run again.", held={})
+        return result
+
+    def ended(self) -> dict:
+        if self.record.lock().get("run") == run_of(self.params["by"]) and not self.dry:
+            self.record.free()
+            # Where nothing was deployed, the lock was all that was there.
+            with contextlib.suppress(OSError):
+                os.rmdir(self.record.folder)
+                os.rmdir(self.params["root"])
+        return {"reasons": []}
+
+    def hold(self) -> None:
+        """Go on only while nobody took the lock over, and say that this run lives."""
+        held = self.record.lock()
+        if not held or not self.params["by"]:
+            return  # a role that is used alone
+        if held.get("run") != run_of(self.params["by"]):
+            silent = node.uptime() - float(held.get("seen") or 0)
+            self.module.fail_json(
+                msg=f"The lock of {self.name} was taken over by {holder(held, silent)}; this run stops and leaves the server to it."
+            )
+        if not self.dry:
+            with contextlib.suppress(OSError):  # a full disk is told by what has to be written
+                self.record.seen()
+
+    # --- the switch
+
     def verify(self, text: str) -> None:
         """Let systemd judge the unit before anything is touched."""
         verified = f"/run/{self.name}-{os.getpid()}.service"
-        write(verified, text, 0o644)
+        write(verified, text)
         code, out, err = self.module.run_command(["systemd-analyze", "verify", "--man=no", verified])
         os.unlink(verified)
         if code:
             self.module.fail_json(msg=f"systemd refuses the unit of {self.name}: {(err or out).strip()}")
 
-    def put(self, text: str) -> None:
-        """Write the unit and start it. With Type=exec systemd answers at exec; sglang_ready watches the rest."""
-        write(self.unit_path, text, 0o644)
-        self.systemctl("daemon-reload")
-        self.systemctl("enable", "--quiet", self.unit_name)
-        # A unit that ran into its start limit must be let go first.
-        self.module.run_command(["systemctl", "reset-failed", self.unit_name])
-        # Waits for the old process to end, so that nobody takes it for the new one. A start that fails is told by
-        # sglang_ready, which has the server's own words.
-        self.module.run_command(["systemctl", "restart", self.unit_name])
+    def under_way(self) -> None:
+        """Note that a run has the server in its hands, and until when it is believed to live."""
+        facts = self.params["facts"]
+        start = float(facts.get("start_timeout") or 1800)
+        self.record.write_state(
+            phase="switched",
+            digest=self.digest,
+            before=self.last.get("id", ""),
+            url=facts.get("url", ""),
+            start_timeout=start,
+            boot=node.boot(mark=True),
+            deadline=round(
+                node.uptime() + self.params["drain_timeout"] + start + self.params["proof_timeout"] + MARGIN_SECONDS, 1
+            ),
+        )
+        self.phase = "switched"
+
+    def set_aside(self) -> list[str]:
+        """Move drop-ins, and keep a unit that somebody edited, where its author finds it again."""
+        kept = []
+        folder = os.path.join(self.record.folder, "aside", node.now().replace(":", ""))
+        if self.on_disk and not authentic(self.on_disk):
+            kept.append(os.path.join(folder, self.unit_name))
+            write(kept[-1], self.on_disk, 0o600)  # somebody may have written a secret into it
+        for path in self.drop_ins:
+            kept.append(os.path.join(folder, os.path.basename(path)))
+            write(kept[-1], read_text(path), 0o600)
+            os.unlink(path)
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.dirname(path))
+        return kept
+
+    def switched(self) -> dict:
+        if foreign(self.on_disk, self.last):
+            self.module.fail_json(
+                msg=f"{self.unit_path} was not written by this project, and nothing would bring it back. Move it away, or choose "
+                "another sglang_server_name."
+            )
+        self.hold()
+        reasons = self.differs(self.wanted, self.digest)
+        result: dict = {"reasons": reasons}
+        disabled = self.shown.get("UnitFileState") not in ("enabled", "enabled-runtime")
+        if not reasons and disabled:
+            result.update(changed=True, reasons=["the unit does not start at boot"])
+            if not self.dry:
+                node.systemctl("enable", "--quiet", self.unit_name)
+        elif reasons:
+            result.update(changed=True, restarted=True)
+            if not self.dry:
+                self.verify(self.wanted)
+                # First the record: a run that is killed from here on is known to have been under way.
+                self.under_way()
+                aside = self.set_aside()
+                if aside:
+                    result["aside"] = aside
+                drained = (0.0, 0)
+                if self.running["active"] == "active" and node.front_runs(self.name):
+                    drained = node.drain(self.name, self.params["drain_timeout"])
+                began = time.monotonic()
+                node.put(self.name, self.wanted, self.record, self.params["facts"].get("url", ""))
+                result["times"] = {"drain_s": round(drained[0], 1), "stop_s": round(time.monotonic() - began, 1)}
+                result["cut_off"] = drained[1]
+        elif self.phase == "switched" and not self.dry:
+            self.under_way()  # it was interrupted; this run goes on from here, with time of its own
+        if self.on_disk != self.wanted:
+            result["diff"] = diff(self.on_disk, self.wanted, self.unit_path)
+        return result
+
+    def committed(self) -> dict:
+        self.hold()
+        facts = self.params["facts"]
+        why = self.differs(self.wanted, self.digest)
+        if why and not self.dry:
+            self.module.fail_json(
+                msg=f"What runs as {self.name} is not what was proved: {'; '.join(why)}. Somebody, or the supervisor after its "
+                "deadline, changed it meanwhile. Run again."
+            )
+        # A run that was killed after it wrote the manifest, before it said so, left the newest.
+        recorded: list[dict] = [self.last, *self.record.entries()[:1]]
+        same = next((e for e in recorded if e.get("digest") == self.digest and e.get("facts") == facts), {})
+        self.last = same or self.last
+        result: dict = {"reasons": []}
+        if not same or self.phase != "committed":
+            result.update(
+                changed=True, reasons=["the record is of an interrupted run" if same else "this deployment is new"]
+            )
+            if not self.dry:
+                if not same:
+                    beside = {"by": self.params["by"], "proof": self.params["proof"]}
+                    self.last = self.record.add(self.digest, self.wanted, facts, self.params["keep"], **beside)
+                self.record.write_state(phase="committed", digest=self.digest, deployment=self.last["id"])
+                self.phase = "committed"
+        if not self.dry:
+            if node.gate_closed(self.name):
+                node.open_gate(self.name)
+            result["collected"] = self.collect()
+        return result
+
+    def restored(self) -> dict:
+        """A switch that was refused before it touched anything leaves a healthy server, or somebody else's unit, as it was."""
+        self.hold()
+        reason = self.params["reason"] or "asked for"
+        result: dict = {"reasons": [reason]}
+        known = bool(self.last)
+        # One whose release was deleted cannot come back; an older one may.
+        self.last = next((entry for entry in [self.last, *self.record.entries()] if entry and whole(entry)), {})
+        if known and not self.last:
+            if not self.dry:
+                node.open_gate(self.name)
+            self.module.fail_json(
+                msg=f"no deployment of {self.name} on record can come back: their releases are gone. What runs was left "
+                "as it is. Deploy once more what should serve."
+            )
+        self.digest, self.wanted = self.last.get("digest", ""), self.last.get("unit", "")
+        if self.last:
+            untouched = not self.differs(self.wanted, self.digest)
+        else:
+            untouched = not self.on_disk or foreign(self.on_disk, self.last)
+        result.update(changed=not untouched, restarted=bool(self.last) and not untouched)
+        if not untouched and not self.dry:
+            if self.last:
+                with contextlib.suppress(OSError):  # service before bookkeeping, on a full disk too
+                    self.set_aside()
+                if self.running["digest"] != self.digest:
+                    # Never proved: nobody waits for what it has in hand, and one that hangs would take its whole time to stop.
+                    node.systemctl("kill", "--kill-who=all", "--signal=SIGKILL", self.unit_name)
+                node.put(self.name, self.wanted, self.record, self.last["facts"].get("url", ""))
+            else:
+                self.remove()
+        if not self.dry:
+            if self.last and (not untouched or self.phase == "switched"):
+                phase = "committed" if untouched else "restored"
+                with contextlib.suppress(OSError):
+                    self.record.write_state(phase=phase, digest=self.digest, deployment=self.last["id"], reason=reason)
+                    self.phase = phase
+            elif not self.last and not untouched:
+                with contextlib.suppress(OSError):
+                    self.record.write_state(phase="restored", digest="", deployment="", reason=reason)
+                    self.phase = "restored"
+            if node.gate_closed(self.name):
+                node.open_gate(self.name)
+        result["diff"] = diff(self.on_disk, self.wanted, self.unit_path)
+        return result
 
     def remove(self) -> None:
-        if self.on_disk:
-            self.systemctl("disable", "--quiet", "--now", self.unit_name)
+        if self.on_disk or self.masked:
+            node.systemctl("disable", "--quiet", "--now", self.unit_name)
             os.unlink(self.unit_path)
-            self.systemctl("daemon-reload")
-            self.module.run_command(["systemctl", "reset-failed", self.unit_name])
+            node.systemctl("daemon-reload")
+            node.systemctl("reset-failed", self.unit_name)
+
+    # --- looking and cleaning
+
+    def inspected(self) -> dict:
+        asked = self.params["deployment"]
+        if not asked:
+            return {"reasons": []}
+        entries = self.record.entries()
+        if asked == "previous":
+            found = previous(entries, self.last)
+        else:
+            found = (
+                next((entry for entry in entries if int(entry["id"]) == int(asked or 0)), {}) if asked.isdigit() else {}
+            )
+        if not found:
+            known = ", ".join(
+                f"{entry['id']} ({entry['facts'].get('profile', '')}, {entry['at']})" for entry in entries
+            )
+            what = "no deployment before the one that is committed" if asked == "previous" else f"no deployment {asked}"
+            self.module.fail_json(msg=f"{self.name} has {what} on record. On record: {known or 'none'}.")
+        if not whole(found):
+            self.module.fail_json(
+                msg=f"Deployment {found['id']} of {self.name} cannot come back: {found['facts'].get('release')} is gone from the "
+                "node. Deploy it again from its profile, or choose another."
+            )
+        return {"reasons": [], "found": found}
+
+    def absent(self) -> dict:
+        self.hold()
+        result: dict = {"reasons": []}
+        there = [
+            path
+            for path in (self.unit_path, self.record.folder, os.path.join(node.RUN, self.name))
+            if os.path.lexists(path)
+        ]
+        if self.on_disk and foreign(self.on_disk, self.last):
+            there.remove(self.unit_path)  # somebody else's
+        if there:
+            result.update(changed=True, reasons=[f"{path} is there" for path in there])
+        if there and not self.dry:
+            if self.running["active"] == "active" and self.unit_path in there and node.front_runs(self.name):
+                node.drain(self.name, self.params["drain_timeout"])
+            if self.unit_path in there:
+                self.set_aside()
+                self.remove()
+            for path in there:
+                shutil.rmtree(path, ignore_errors=True)
+            self.last, self.phase = {}, "absent"
+        result["others"] = self.others()
+        if not self.dry and not result["others"]:
+            shutil.rmtree(node.RUN, ignore_errors=True)
+        if not self.dry:
+            result["collected"] = self.collect()
+            result["changed"] = bool(there or result["collected"])
+        return result
+
+    def others(self) -> dict[str, str]:
+        folders = glob.glob(os.path.join(glob.escape(self.params["root"]), "*", "deployments"))
+        names = sorted({os.path.basename(os.path.dirname(path)) for path in folders} - {self.name})
+        last = {name: Record(self.params["root"], name).last() for name in names}
+        return {name: entry.get("facts", {}).get("model_path", "") for name, entry in last.items()}
+
+    def collect(self) -> list[str]:
+        """Remove releases that no manifest, unit or process names; none while somebody builds or deploys who may need one soon."""
+        releases = self.params["releases"]
+        if not releases or not os.path.isdir(releases):
+            return []
+        for other in self.others():
+            held = Record(self.params["root"], other).lock()
+            if held and not node.forsaken(held, node.boot(), node.uptime(), self.params["lock_timeout"]):
+                return []
+        collected = []
+        with open(os.path.join(releases, ".lock"), "w", encoding="utf-8") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return []
+            keep = needed(releases, self.texts())
+            for name in sorted(os.listdir(releases)):
+                path = os.path.join(releases, name)
+                if name not in keep and os.path.isdir(path) and not os.path.islink(path):
+                    # The mark first: what is cut off in the middle is no release any more.
+                    with contextlib.suppress(OSError):
+                        open(os.path.join(path, "incomplete"), "w", encoding="utf-8").close()
+                    shutil.rmtree(path, ignore_errors=True)
+                    collected.append(path)
+        return collected
+
+    def texts(self) -> Iterable[str]:
+        root = glob.escape(self.params["root"])
+        for pattern in (f"{root}/*/deployments/*.json", f"{node.UNITS}/*.service", "/proc/[0-9]*/cmdline"):
+            for path in glob.glob(pattern):
+                with contextlib.suppress(OSError):
+                    yield read_text(path)
 
 
-def diff(before: str, after: str, path: str) -> dict:
-    return {
-        "before_header": path,
-        "after_header": path,
-        "before": mask_environment(before),
-        "after": mask_environment(after),
-    }
+STATES = ("begun", "inspected", "switched", "committed", "restored", "ended", "absent")
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
-            "state": {"type": "str", "choices": ["inspected", "switched", "committed", "restored"], "required": True},
+            "state": {"type": "str", "choices": list(STATES), "required": True},
             "unit": {"type": "str"},
             "facts": {"type": "dict", "default": {}},
+            "proof": {"type": "dict", "default": {}},
+            "deployment": {"type": "str", "default": ""},
             "reason": {"type": "str", "default": ""},
+            "drain_timeout": {"type": "int", "default": 300},
+            "proof_timeout": {"type": "int", "default": 600},
             "keep": {"type": "int", "default": 10},
-            "root": {"type": "path", "default": "/var/lib/sglang"},
+            "releases": {"type": "path"},
+            "lock_timeout": {"type": "int", "default": 7200},
+            "break_lock": {"type": "str", "default": ""},
+            "by": {"type": "dict", "default": {}},
+            "root": {"type": "path", "default": node.ROOT},
         },
         required_if=[("state", "switched", ["unit"]), ("state", "committed", ["unit"])],
         supports_check_mode=True,
@@ -336,72 +704,20 @@ def main() -> None:
         module.fail_json(
             msg=f"A server cannot be named {module.params['name']}: {module.params['root']} has a folder of that name."
         )
-    server = Server(module)
-    running, last, phase = server.running(), server.record.last(), server.record.state()["phase"]
-    state, facts = module.params["state"], module.params["facts"]
-    digest, wanted = (
-        stamp(module.params["unit"]) if module.params["unit"] else (last.get("digest", ""), last.get("unit", ""))
-    )
-    reasons: list[str] = []
-    result: dict = {"changed": False, "restarted": False}
-
-    if state == "switched":
-        if foreign(server.on_disk, last):
-            module.fail_json(
-                msg=f"{server.unit_path} was not written by this project, and nothing would bring it back. Move it away, or choose "
-                "another sglang_server_name."
-            )
-        reasons = plan(wanted, digest, server.on_disk, running)
-        disabled = server.shown.get("UnitFileState") not in ("enabled", "enabled-runtime")
-        if not reasons and disabled:
-            reasons = ["the unit does not start at boot"]
-            result["changed"] = True
-            if not module.check_mode:
-                server.systemctl("enable", "--quiet", server.unit_name)
-        elif reasons:
-            result.update(changed=True, restarted=True)
-            if not module.check_mode:
-                server.verify(wanted)
-                # First the record: a run that is killed from here on is known to have been under way.
-                server.record.write_state(phase="switched", digest=digest, before=last.get("id", ""))
-                server.put(wanted)
-                phase = "switched"
-        if server.on_disk != wanted:
-            result["diff"] = diff(server.on_disk, wanted, server.unit_path)
-    elif state == "committed":
-        same = last.get("digest") == digest and last.get("facts") == facts
-        if not same or phase != "committed":
-            result["changed"] = True
-            reasons = ["the record is of an interrupted run" if same else "this deployment is new"]
-            if not module.check_mode:
-                if not same:
-                    last = server.record.add(digest, wanted, facts, module.params["keep"])
-                server.record.write_state(phase="committed", digest=digest, deployment=last["id"])
-                phase = "committed"
-    elif state == "restored":
-        # A switch that was refused before it touched anything leaves a healthy server, or somebody else's unit, as it was.
-        if last:
-            untouched = not plan(wanted, digest, server.on_disk, running)
-        else:
-            untouched = not server.on_disk or foreign(server.on_disk, last)
-        result.update(changed=not untouched, restarted=bool(last) and not untouched)
-        reasons = [module.params["reason"] or "asked for"]
-        if not untouched and not module.check_mode:
-            if last:
-                server.put(wanted)
-            else:
-                server.remove()
-            phase = "restored"
-            server.record.write_state(phase=phase, digest=digest, deployment=last.get("id", ""), reason=reasons[0])
-        result["diff"] = diff(server.on_disk, wanted, server.unit_path)
-
+    try:
+        server = Server(module)
+        result = getattr(server, module.params["state"])()
+    except OSError as error:
+        module.fail_json(
+            msg=f"{module.params['name']} could not be {module.params['state']}: {error.filename or 'the node'}: {error.strerror}. "
+            "Mend that (df -h, df -i) and run again."
+        )
     module.exit_json(
-        phase=phase,
-        digest=digest,
-        running=running,
-        reasons=reasons,
-        committed={"id": last["id"], "digest": last["digest"], "at": last["at"], **last["facts"]} if last else {},
-        **result,
+        phase=server.phase,
+        digest=server.digest,
+        running=server.running,
+        committed=told(server.last),
+        **{"changed": False, "restarted": False, **result},
     )
 
 

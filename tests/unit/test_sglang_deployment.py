@@ -1,20 +1,37 @@
-"""What a switch decides, and the record it keeps."""
+"""What a switch decides, what it looks at, and who may make it."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 import sglang_deployment as module
+from ansible.module_utils import sglang_node as node
+from ansible.module_utils.testing import patch_module_args
+
+from action_plugins import sglang_deployment as action
 
 RUNNING = {"active": "active", "pid": 7, "digest": "d1", "invocation_id": "i", "restarts": 0, "since": ""}
-UNIT = '[Service]\nEnvironment="SGLANG_DEPLOYMENT=@DEPLOYMENT@"\n'
+UNIT = '# Written by sglang-rtxpro for @DEPLOYMENT@.\n[Service]\nEnvironment="SGLANG_DEPLOYMENT=@DEPLOYMENT@"\n'
+BY = {"user": "anna", "host": "desk", "pid": 7, "started": "Mon", "commit": "abc"}
 
 
 def test_stamp_is_of_the_text_and_in_it() -> None:
     digest, text = module.stamp(UNIT)
     assert f"SGLANG_DEPLOYMENT={digest}" in text and "@" not in text
     assert module.stamp(UNIT + "#") != (digest, text)
+
+
+def test_a_unit_knows_whether_somebody_edited_it() -> None:
+    text = module.stamp(UNIT)[1]
+    assert module.authentic(text)
+    assert not module.authentic(text + "Nice=5\n")
+    assert not module.authentic("[Service]\n")
 
 
 def test_nothing_to_do() -> None:
@@ -27,6 +44,12 @@ def test_reasons() -> None:
         "the server is inactive",
     ]
     assert module.plan("u", "d1", "hand-made", RUNNING) == ["the unit differs"]
+    # A mask is why there is no unit.
+    masked = ["the unit was masked by hand"]
+    assert module.plan("u", "d1", "", RUNNING, masked) == masked
+    assert module.plan("u", "d1", "u", RUNNING, ["the drop-in x changes the unit"]) == [
+        "the drop-in x changes the unit"
+    ]
 
 
 def test_somebody_elses_unit_is_not_taken_over() -> None:
@@ -43,6 +66,12 @@ def test_a_run_killed_between_writing_and_restarting_is_seen() -> None:
     assert module.plan("u", "d2", "u", RUNNING) == ["what runs is d1, wanted is d2"]
 
 
+def test_only_drop_ins_of_this_unit_are_its_own() -> None:
+    shown = "/etc/systemd/system/service.d/all.conf /etc/systemd/system/sglang.service.d/nice.conf"
+    assert module.own_drop_ins(shown, "sglang.service") == ["/etc/systemd/system/sglang.service.d/nice.conf"]
+    assert module.own_drop_ins("", "sglang.service") == []
+
+
 def test_environment_of_a_process() -> None:
     assert module.environment(b"A=1\0SGLANG_DEPLOYMENT=abc\0B=x=y\0junk\0") == {
         "A": "1",
@@ -57,28 +86,291 @@ def test_secrets_do_not_reach_a_diff() -> None:
     assert "s3cret" not in masked and 'Environment="A=1"\n' in masked and "ExecStart=x\n" in masked
 
 
-def test_record_keeps_the_last_and_drops_the_oldest(tmp_path: Path) -> None:
-    record = module.Record(str(tmp_path), "sglang")
-    assert record.state() == {"phase": "absent"} and record.last() == {}
-    for number in range(4):
-        record.add(f"d{number}", f"unit {number}", {"n": number}, keep=3)
-    assert record.ids() == ["000002", "000003", "000004"]
-    assert record.last()["unit"] == "unit 3"
+def entry(number: int, digest: str) -> dict[str, Any]:
+    return {"id": f"{number:06d}", "digest": digest, "unit": "u", "facts": {}}
 
 
-def test_a_cut_record_is_passed_over(tmp_path: Path) -> None:
-    record = module.Record(str(tmp_path), "sglang")
-    record.add("d0", "unit 0", {}, keep=3)
-    cut = record.add("d1", "unit 1", {}, keep=3)
-    path = Path(record.deployments) / f"{cut['id']}.json"
-    path.write_text(path.read_text()[:20])
-    assert record.last()["digest"] == "d0"
-    Path(record.state_file).write_text("{")
-    assert record.state() == {"phase": "absent"}
+def test_back_is_to_the_newest_that_differs() -> None:
+    entries = [entry(4, "b"), entry(3, "b"), entry(2, "a"), entry(1, "c")]
+    assert module.previous(entries, entries[0])["id"] == "000002"
+    # A failed newer one that is on record no more, or was put back from, is no way back.
+    assert module.previous(entries, entries[2])["id"] == "000001"
+    assert module.previous(entries[3:], entries[3]) == {}
 
 
-def test_state_is_written_whole(tmp_path: Path) -> None:
-    record = module.Record(str(tmp_path), "sglang")
-    record.write_state(phase="switched", digest="d")
-    assert json.loads(Path(record.state_file).read_text())["phase"] == "switched"
-    assert [path.name for path in Path(record.folder).iterdir()] == ["state.json"]
+def test_releases_that_are_named_anywhere_stay() -> None:
+    texts = [
+        '{"release": "/opt/sglang/releases/a-1"}',
+        "ExecStart=/opt/sglang/releases/b-2/venv/bin/python -m sglang\n",
+        "/opt/sglang/releases/c-3.2/venv/bin/python\0-m",
+        "/opt/sglang/releases-of-others/x/y",
+    ]
+    assert module.needed("/opt/sglang/releases/", texts) == {"a-1", "b-2", "c-3.2"}
+
+
+# --- the module, with systemd stood in --------------------------------------------------------------------------------
+
+
+class Host:
+    """A node's folders and a systemctl that remembers what it was told."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = tmp_path / "lib"
+        self.releases = tmp_path / "releases"
+        self.calls: list[tuple[str, ...]] = []
+        self.active = "inactive"
+        self.pid = 0
+        for name in ("UNITS", "RUN"):
+            monkeypatch.setattr(node, name, str(tmp_path / name.lower()))
+        monkeypatch.setattr(node, "systemctl", self.systemctl)
+        monkeypatch.setattr(module.Server, "verify", lambda *_args: None)
+        self.monkeypatch = monkeypatch
+
+    def systemctl(self, *argv: str) -> tuple[int, str]:
+        self.calls.append(argv)
+        if argv[0] == "restart":
+            self.active = "active"
+        if argv[0] == "is-active":
+            return 3, ""
+        return 0, f"ActiveState={self.active}\nMainPID={self.pid}\nUnitFileState=enabled\nDropInPaths=\n"
+
+    def runs(self, digest: str) -> None:
+        """From now on the main process is of this deployment."""
+        self.active = "active"
+        running = {**RUNNING, "digest": digest}
+        self.monkeypatch.setattr(module.Server, "_running", lambda _self: running)
+
+    def run(self, state: str, check: bool = False, **params: Any) -> dict[str, Any]:
+        given = {"name": "sglang", "state": state, "root": str(self.root), "_ansible_check_mode": check, **params}
+        import io
+        from contextlib import redirect_stdout
+
+        out = io.StringIO()
+        with patch_module_args(given), pytest.raises(SystemExit), redirect_stdout(out):
+            module.main()
+        return json.loads(out.getvalue())
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    return Host(tmp_path, monkeypatch)
+
+
+FACTS = {"url": "http://127.0.0.1:30000", "model": "m", "start_timeout": 60, "python": sys.executable}
+
+
+def deploy(host: Host, text: str, **facts: Any) -> dict[str, Any]:
+    switched = host.run("switched", unit=text, facts={**FACTS, **facts}, by=BY)
+    assert not switched.get("failed"), switched
+    host.runs(switched["digest"])
+    committed = host.run("committed", unit=text, facts={**FACTS, **facts}, by=BY, proof={"smoke": {"passed": True}})
+    assert not committed.get("failed"), committed
+    return committed
+
+
+def test_a_deployment_is_switched_committed_and_left_alone(host: Host) -> None:
+    switched = host.run("switched", unit=UNIT, facts=FACTS)
+    assert switched["changed"] and switched["restarted"] and switched["phase"] == "switched"
+    assert {"drain_s", "stop_s"} == set(switched["times"])
+    state = node.Record(str(host.root), "sglang").state()
+    assert state["deadline"] > node.uptime() and state["url"] == FACTS["url"]
+    host.runs(switched["digest"])
+    committed = host.run("committed", unit=UNIT, facts=FACTS, by=BY, proof={"smoke": {"passed": True}})
+    assert committed["changed"] and committed["committed"]["id"] == "000001" and committed["committed"]["by"] == BY
+    again = host.run("switched", unit=UNIT, facts=FACTS)
+    assert not again["changed"] and again["phase"] == "committed"
+    assert not host.run("committed", unit=UNIT, facts=FACTS)["changed"]
+
+
+def test_check_mode_writes_nothing(host: Host) -> None:
+    found = host.run("switched", check=True, unit=UNIT, facts=FACTS)
+    assert found["changed"] and "SGLANG_DEPLOYMENT" in found["diff"]["after"]
+    assert not host.run("begun", check=True, by=BY).get("failed")
+    assert not host.root.exists() and ("restart", "sglang.service") not in host.calls
+
+
+def test_what_runs_otherwise_is_not_committed(host: Host) -> None:
+    host.run("switched", unit=UNIT, facts=FACTS)
+    host.runs("another")
+    refused = host.run("committed", unit=UNIT, facts=FACTS)
+    assert refused["failed"] and "is not what was proved" in refused["msg"]
+
+
+def test_an_interrupted_commit_is_finished_without_a_second_manifest(host: Host) -> None:
+    deploy(host, UNIT)
+    record = node.Record(str(host.root), "sglang")
+    # Killed after the manifest was written, before the state said so.
+    record.write_state(phase="switched", before="")
+    found = host.run("committed", unit=UNIT, facts=FACTS)
+    assert found["changed"] and found["committed"]["id"] == "000001" and record.ids() == ["000001"]
+
+
+def test_the_last_deployment_comes_back_and_a_hanging_one_is_killed(host: Host) -> None:
+    first = deploy(host, UNIT)
+    host.run("switched", unit=UNIT + "# another\n", facts=FACTS)
+    host.runs("another")
+    host.calls.clear()
+    back = host.run("restored", reason="it died")
+    assert back["changed"] and back["phase"] == "restored" and back["committed"]["id"] == first["committed"]["id"]
+    assert [call[0] for call in host.calls if call[0] in ("kill", "restart")] == ["kill", "restart"]
+    assert node.Record(str(host.root), "sglang").state()["reason"] == "it died"
+
+
+def test_a_refusal_before_the_switch_leaves_what_runs(host: Host) -> None:
+    deploy(host, UNIT)
+    host.calls.clear()
+    back = host.run("restored", reason="refused")
+    assert not back["changed"] and not [call for call in host.calls if call[0] in ("kill", "restart")]
+
+
+def test_one_whose_release_is_gone_is_passed_over(host: Host, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.touch()
+    deploy(host, UNIT)
+    deploy(host, UNIT + "# another\n", python=str(python))
+    python.unlink()
+    host.runs("a third")
+    back = host.run("restored", reason="it died")
+    assert back["committed"]["id"] == "000001"
+    told = host.run("inspected", deployment="2")
+    assert told["failed"] and "cannot come back" in told["msg"]
+
+
+def test_where_none_can_come_back_what_runs_is_left(host: Host, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.touch()
+    deploy(host, UNIT, python=str(python))
+    python.unlink()
+    host.runs("another")
+    host.calls.clear()
+    back = host.run("restored")
+    assert back["failed"] and "their releases are gone" in back["msg"]
+    assert ("restart", "sglang.service") not in host.calls
+
+
+def test_a_deployment_that_is_not_on_record_is_named_with_those_that_are(host: Host) -> None:
+    deploy(host, UNIT, profile="cpu_demo")
+    told = host.run("inspected", deployment="7")
+    assert told["failed"] and "no deployment 7" in told["msg"] and "000001 (cpu_demo" in told["msg"]
+    assert "no deployment before" in host.run("inspected", deployment="previous")["msg"]
+    assert "no deployment x" in host.run("inspected", deployment="x")["msg"]
+
+
+def test_what_was_edited_by_hand_is_kept(host: Host) -> None:
+    deploy(host, UNIT)
+    path = Path(node.unit_path("sglang"))
+    path.write_text(path.read_text() + "Nice=5\n")
+    found = host.run("switched", unit=UNIT, facts=FACTS)
+    assert found["reasons"] == ["the unit differs"]
+    assert Path(found["aside"][0]).read_text().endswith("Nice=5\n")
+    assert "Nice" not in path.read_text()
+
+
+def test_a_mask_is_healed(host: Host) -> None:
+    deploy(host, UNIT)
+    path = Path(node.unit_path("sglang"))
+    path.unlink()
+    path.symlink_to(os.devnull)
+    found = host.run("switched", unit=UNIT, facts=FACTS)
+    assert found["reasons"] == ["the unit was masked by hand"] and "[Service]" in path.read_text()
+
+
+def test_a_full_disk_is_named(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str, *_args: object) -> None:
+        raise OSError(28, "No space left on device", path)
+
+    node.boot(mark=True)
+    monkeypatch.setattr(node, "write", full)
+    found = host.run("switched", unit=UNIT, facts=FACTS)
+    assert found["failed"] and "state.json: No space left on device" in found["msg"]
+    assert ("restart", "sglang.service") not in host.calls
+
+
+def test_releases_that_nothing_needs_are_collected(host: Host) -> None:
+    for name in ("a-1", "b-2", "c-3"):
+        (host.releases / name / "venv").mkdir(parents=True)
+    deploy(host, UNIT, release=str(host.releases / "a-1"))
+    found = host.run(
+        "committed", unit=UNIT, facts={**FACTS, "release": str(host.releases / "b-2")}, releases=str(host.releases)
+    )
+    assert found["collected"] == [str(host.releases / "c-3")]
+    assert sorted(path.name for path in host.releases.iterdir() if path.is_dir()) == ["a-1", "b-2"]
+
+
+def test_nothing_is_collected_while_another_server_is_deployed(host: Host) -> None:
+    (host.releases / "c-3").mkdir(parents=True)
+    other = node.Record(str(host.root), "other")
+    other.add("d", "u", {}, keep=3)
+    other.take(BY)
+    deploy(host, UNIT)
+    assert host.run("committed", unit=UNIT, facts=FACTS, releases=str(host.releases))["collected"] == []
+    other.free()
+    assert host.run("committed", unit=UNIT, facts=FACTS, releases=str(host.releases))["collected"]
+
+
+def test_nothing_of_a_server_is_left(host: Host) -> None:
+    deploy(host, UNIT, release=str(host.releases / "a-1"))
+    (host.releases / "a-1").mkdir(parents=True)
+    gone = host.run("absent", releases=str(host.releases))
+    assert gone["changed"] and gone["others"] == {}
+    assert not (host.root / "sglang").exists() and not (host.releases / "a-1").exists()
+    assert not Path(node.unit_path("sglang")).exists()
+    assert not host.run("absent", releases=str(host.releases))["changed"]
+
+
+# --- the lock ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_operator_is_kept_out(host: Host) -> None:
+    assert not host.run("begun", by=BY).get("failed")
+    assert not host.run("begun", by=BY).get("failed"), "one's own lock is no obstacle"
+    second = host.run("begun", by={**BY, "user": "ben", "pid": 8})
+    assert second["failed"] and "anna on desk (pid 7, commit abc) since" in second["msg"]
+    assert "sglang_server_break_lock=any" in second["msg"] and second["held"]["run"]
+    # Nor may he give it back.
+    host.run("ended", by={**BY, "pid": 8})
+    assert node.Record(str(host.root), "sglang").lock()
+    host.run("ended", by=BY)
+    assert not host.run("begun", by={**BY, "pid": 8}).get("failed")
+
+
+def test_a_lock_is_broken_on_demand_and_its_run_stops(host: Host) -> None:
+    host.run("begun", by=BY)
+    taken = host.run("begun", by={**BY, "user": "ben", "pid": 8}, break_lock="any")
+    assert "anna on desk" in taken["took_over"]
+    first = host.run("switched", unit=UNIT, facts=FACTS, by=BY)
+    assert first["failed"] and "was taken over by ben" in first["msg"]
+    assert ("restart", "sglang.service") not in host.calls
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"run": "r", "boot": "another"}'])
+def test_a_lock_that_is_cut_or_of_another_boot_is_taken_over(host: Host, text: str) -> None:
+    path = host.root / "sglang/lock.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    found = host.run("begun", by=BY)
+    assert not found.get("failed") and found["took_over"]
+
+
+def test_a_dead_run_of_this_controller_is_known_by_its_process() -> None:
+    mine = action.operator()
+    assert mine["pid"] == os.getppid() and mine["started"] and mine["host"]
+    assert not action.dead({"by": mine})
+    assert action.dead({"by": {**mine, "started": "Mon Jan 1 00:00:00 1990"}})
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    assert action.dead({"by": {**mine, "pid": child.pid}})
+    assert not action.dead({"by": {**mine, "host": "another", "pid": child.pid}}), (
+        "another controller's processes are not seen"
+    )
+    assert not action.dead({})
+
+
+def test_the_commit_is_marked_when_files_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(*argv: str) -> str:
+        return "abc" if "rev-parse" in argv else " M file"
+
+    monkeypatch.setattr(action, "said", said)
+    assert action.commit() == "abc+changes"
+    monkeypatch.setattr(action, "said", lambda *_argv: "")
+    assert action.commit() == ""
