@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ TOLD = [
     "device",
 ]
 # Options that the role sets from variables of their own.
+LOOPBACK = re.compile(r"127(\.\d+){3}|::1|\[::1\]|localhost")
 OWN_VARIABLES = {
     "model-path": "sglang_server_model_path",
     "model": "sglang_server_model_path",
@@ -82,6 +84,16 @@ VARIABLES = [
     "sglang_server_environment_overlay",
     "sglang_server_name",
     "sglang_server_port",
+    "sglang_server_host",
+    "sglang_server_front",
+    "sglang_server_front_host",
+    "sglang_server_front_port",
+    "sglang_server_front_keys",
+    "sglang_server_front_key_file",
+    "sglang_server_front_certificate",
+    "sglang_server_front_certificate_key",
+    "sglang_env_index_url",
+    "sglang_env_torch_index_url",
 ]
 
 
@@ -521,6 +533,53 @@ def misplaced_findings(
                 )
 
 
+def exposure_findings(
+    args: dict[str, Any], variables: dict[str, Any], whys_given: dict[str, str]
+) -> Iterator[dict[str, Any]]:
+    """Who could reach the server without a key, and what would come in unchecked."""
+    host = str(variables["sglang_server_host"] or "127.0.0.1")
+    if not LOOPBACK.fullmatch(host):
+        yield finding(
+            "error",
+            f"sglang_server_host is {host}, expected a loopback address: the engine that is given a key writes it into its log and "
+            "returns it from /server_info, and it takes new requests while it drains.",
+            "Leave sglang_server_host out and set sglang_server_front to true with sglang_server_front_keys: a front on the node "
+            "holds the port, the keys and the drain.",
+        )
+    if variables["sglang_server_front"]:
+        outside = str(variables["sglang_server_front_host"] or "0.0.0.0")
+        keys = variables["sglang_server_front_keys"] or variables["sglang_server_front_key_file"]
+        if not keys and not LOOPBACK.fullmatch(outside):
+            yield finding(
+                "error",
+                f"The front listens on {outside} and has no key, so that everybody who reaches port "
+                f"{variables['sglang_server_front_port']} would be served.",
+                "Set sglang_server_front_keys (from a vault) or sglang_server_front_key_file (on the node), or "
+                "sglang_server_front_host to 127.0.0.1.",
+            )
+        pair = [variables[f"sglang_server_front_certificate{part}"] or "" for part in ("", "_key")]
+        if bool(pair[0]) != bool(pair[1]):
+            yield finding(
+                "error",
+                "sglang_server_front_certificate and sglang_server_front_certificate_key belong together; one of them is empty.",
+            )
+        if str(variables["sglang_server_front_port"]) == str(variables["sglang_server_port"]):
+            yield finding(
+                "error",
+                f"sglang_server_front_port and sglang_server_port are both {variables['sglang_server_port']}; each needs its own.",
+            )
+    for name in ("sglang_env_index_url", "sglang_env_torch_index_url"):
+        url = str(variables[name] or "")
+        if url.startswith("http://") and not LOOPBACK.fullmatch(urllib.parse.urlsplit(url).hostname or ""):
+            yield finding("error", f"{name} is {url}: packages are fetched over TLS only.", "Use https://.")
+    if args.get("trust-remote-code") and not whys_given.get("trust-remote-code"):
+        yield finding(
+            "error",
+            "trust-remote-code runs code that comes with the model, and nothing says why that is wanted.",
+            "Say why in a comment behind it, in the profile or in a file of variables (-e @FILE).",
+        )
+
+
 def stack_findings(variables: dict[str, Any], stack: dict[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
     if not stack.get("lock") and not variables["sglang_env_python"]:
         python = variables["sglang_env_python_version"]
@@ -746,6 +805,7 @@ def judge(
     findings = [
         *stack_findings(variables, stack, folder),
         *misplaced_findings(args, variables, where),
+        *exposure_findings(args, variables, whys(raw, where)),
         *wrong,
         *unjudged_findings(stack, variables, bool(options or known.get("resolved"))),
         *layer_findings(layers, options),

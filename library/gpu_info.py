@@ -188,6 +188,10 @@ hostname:
   description: The node's own name.
   type: str
   returned: always
+kernel:
+  description: Release of the running kernel, as C(uname -r) says.
+  type: str
+  returned: always
 os:
   description: Name of the distribution, PRETTY_NAME of /etc/os-release.
   type: str
@@ -713,6 +717,7 @@ def main() -> None:
         uid=os.geteuid(),
         machine=os.uname().machine,
         hostname=os.uname().nodename,
+        kernel=os.uname().release,
         os=pretty_name(read("/etc/os-release")),
         glibc=glibc(),
     )

@@ -17,6 +17,7 @@ HANDED_ON = {
     "gpu_preflight_errors",
     "gpu_preflight_model_config",
     "gpu_preflight_node",
+    "gpu_preflight_node_facts",
     "gpu_preflight_said",
     "sglang_env_cuda",
     "sglang_env_environment",

@@ -130,6 +130,7 @@ def facts(text: str, rows: str = "", **others: Any) -> dict[str, Any]:
         "systemd": 255,
         "machine": "x86_64",
         "hostname": "node1",
+        "kernel": "6.1.0",
         "os": "Ubuntu 24.04.3 LTS",
         "glibc": "2.39",
     }
@@ -882,3 +883,41 @@ def test_a_judgement_leaves_its_input_as_it_was() -> None:
     glm = variables("glm52")
     judged("glm52", node=node)
     assert node == before and variables("glm52") == glm
+
+
+# --- who could reach the server ---------------------------------------------------------------------------------------
+
+FRONT = {"sglang_server_front": True, "sglang_server_front_keys": ["a key"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"sglang_server_host": "0.0.0.0"}, "expected a loopback address"),
+        ({"sglang_server_host": "::"}, "expected a loopback address"),
+        ({"sglang_server_host": "10.0.0.5"}, "set sglang_server_front to true"),
+        ({"sglang_server_front": True}, "has no key"),
+        ({**FRONT, "sglang_server_front_certificate": "/etc/x.pem"}, "belong together"),
+        ({**FRONT, "sglang_server_front_port": 30000}, "each needs its own"),
+        ({"sglang_env_index_url": "http://index.example/simple"}, "over TLS only"),
+        ({"sglang_env_torch_index_url": "http://index.example/whl"}, "over TLS only"),
+        ({"sglang_server_args_overlay": {"trust-remote-code": True}}, "nothing says why"),
+    ],
+)
+def test_what_would_stand_open_is_refused(given: dict[str, Any], says: str) -> None:
+    assert says in " ".join(said(judged("cpu_demo", **given)))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sglang_server_host": "::1"},
+        {"sglang_server_host": "127.0.0.2"},
+        FRONT,
+        {"sglang_server_front": True, "sglang_server_front_key_file": "/root/keys"},
+        {"sglang_server_front": True, "sglang_server_front_host": "127.0.0.1"},
+        {"sglang_env_index_url": "http://127.0.0.1:8080/simple"},
+    ],
+)
+def test_what_is_closed_is_taken(given: dict[str, Any]) -> None:
+    assert said(judged("cpu_demo", **given)) == []
