@@ -6,8 +6,9 @@ import getpass
 import os
 import socket
 import subprocess
+import uuid
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from ansible.plugins.action import ActionBase
 
@@ -24,8 +25,28 @@ def said(*argv: str) -> str:
 
 
 def started(pid: int) -> str:
-    """When a process began, as `ps` has it on Linux and macOS; empty when there is none."""
-    return " ".join(said("ps", "-o", "lstart=", "-p", str(pid)).split())
+    """What tells a process from a later one of its number, whatever becomes of the clock; empty when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rsplit(")", 1)[-1].split()[19]
+    except (OSError, IndexError):
+        return "" if Path("/proc/self/stat").exists() else " ".join(said("ps", "-o", "lstart=", "-p", str(pid)).split())
+
+
+def machine() -> str:
+    """What tells this controller from others of its name, a container's processes from its host's, and this boot from others."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return str(uuid.getnode())
+
+
+def user() -> str:
+    """Who is at the controller; a number where there is no name, as in a container."""
+    try:
+        return os.environ.get("SUDO_USER") or getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def commit() -> str:
@@ -38,8 +59,9 @@ def operator() -> Dict[str, Any]:
     """Who runs this playbook, from where, and from which commit. A task's worker is a child of the run."""
     pid = os.getppid()
     return {
-        "user": os.environ.get("SUDO_USER") or getpass.getuser(),
+        "user": user(),
         "host": socket.gethostname(),
+        "machine": machine(),
         "pid": pid,
         "started": started(pid),
         "commit": commit(),
@@ -47,11 +69,22 @@ def operator() -> Dict[str, Any]:
 
 
 def dead(held: Dict[str, Any]) -> bool:
-    """Whether a lock's holder was a run of this controller that is no more."""
+    """Whether a lock's holder was a run of this controller and this user that is no more. Others' processes may be hidden."""
     by = held.get("by") or {}
-    return (
-        by.get("host") == socket.gethostname() and bool(by.get("pid")) and started(int(by["pid"])) != by.get("started")
-    )
+    mine = by.get("machine") == machine() and by.get("user") == user() and bool(by.get("pid"))
+    return mine and started(int(by["pid"])) != by.get("started")
+
+
+def told(result: Dict[str, Any], drain_timeout: int) -> List[str]:
+    """What an operator should not have to look for."""
+    lines = [result["took_over"]] if result.get("took_over") else []
+    if result.get("cut_off"):
+        lines.append(
+            f"requests that were still in flight after {drain_timeout} s (sglang_server_drain_timeout) were cut off"
+        )
+    lines += [f"what was changed by hand is kept in {path}" for path in result.get("aside") or []]
+    lines += [f"removed {path}, which no deployment on record needs" for path in result.get("collected") or []]
+    return lines
 
 
 class ActionModule(ActionBase):
@@ -64,8 +97,8 @@ class ActionModule(ActionBase):
         held = result.get("held") or {}
         if args.get("state") == "begun" and result.get("failed") and dead(held):
             result = self._module({**args, "break_lock": held["run"]}, task_vars)
-        if result.get("took_over"):
-            self._display.display(f"{(task_vars or {}).get('inventory_hostname', '')}: {result['took_over']}")
+        for line in told(result, int(args.get("drain_timeout") or 0)):
+            self._display.display(f"{(task_vars or {}).get('inventory_hostname', '')}: {line}")
         return result
 
     def _module(self, args: Dict[str, Any], task_vars: Optional[Dict[str, Any]]) -> Dict[str, Any]:

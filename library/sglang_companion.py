@@ -51,6 +51,10 @@ options:
         description: The file's text.
         type: str
         default: ""
+      keep:
+        description: Leave a file that is there as it is. Others write it, and the unit only needs one at first.
+        type: bool
+        default: false
       mode:
         description: Permissions, octal.
         type: str
@@ -179,6 +183,7 @@ SPEC: Dict[str, Any] = {
         "options": {
             "path": {"type": "path", "required": True},
             "content": {"type": "str", "default": ""},
+            "keep": {"type": "bool", "default": False},
             "mode": {"type": "str", "default": "0644"},
         },
     },
@@ -411,7 +416,8 @@ class Companion:
     def files(self) -> List[File]:
         """The unit files last: until they are there, nothing reads the others."""
         group = self.gid()
-        made = [File(f["path"], f["content"], octal(f["path"], f["mode"]), GROUP) for f in self.params["files"]]
+        wanted = [f for f in self.params["files"] if not (f["keep"] and os.path.exists(f["path"]))]
+        made = [File(f["path"], f["content"], octal(f["path"], f["mode"]), GROUP) for f in wanted]
         made += [File(path, text, 0o640, group, "secret") for path, text in self.secrets().items()]
         return made + [
             File(self.unit_paths[unit], text, 0o644, GROUP, "unit") for unit, text in self.params["units"].items()

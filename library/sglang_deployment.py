@@ -90,6 +90,10 @@ options:
       - The run whose lock is taken over whatever its age, as C(held.run) names it; V(any) for whoever holds it.
     type: str
     default: ""
+  locked:
+    description: Whether this run took the lock before, so that it stops where the lock is gone.
+    type: bool
+    default: false
   by:
     description: Who runs this. C(user), C(host), C(pid), C(started) and C(commit). Filled by the action plugin.
     type: dict
@@ -217,8 +221,10 @@ PROPERTIES = (
     "NeedDaemonReload",
     "DropInPaths",
 )
-# What a run may need beside drain, start and proof; then the supervisor takes it for dead.
-MARGIN_SECONDS = 60
+# What a run may need beside drain, stop, start and proof; then the supervisor takes it for dead.
+MARGIN_SECONDS = 120
+# The engine's own end once it is told to stop, as the unit's TimeoutStopSec has it beside the drain.
+END_SECONDS = 30
 
 
 def stamp(unit: str) -> tuple[str, str]:
@@ -274,29 +280,22 @@ def needed(releases: str, texts: Iterable[str]) -> set[str]:
     return {name for text in texts for name in pattern.findall(text)}
 
 
-def environment(raw: bytes) -> dict[str, str]:
-    """/proc/PID/environ as a mapping."""
-    pairs = (item.split("=", 1) for item in raw.decode(errors="replace").split("\0") if "=" in item)
-    return dict(pairs)
-
-
-def mask_environment(unit: str) -> str:
-    """For diffs: a unit of this project never carries secrets, but what somebody wrote into it by hand may."""
-    lines = []
-    for line in unit.splitlines(keepends=True):
-        name = line.split("=", 2)[1].strip('"') if line.startswith("Environment=") and line.count("=") > 1 else ""
-        secret = any(word in name.upper() for word in ("KEY", "TOKEN", "SECRET", "PASSWORD"))
-        lines.append(f'Environment="{name}=********"\n' if secret else line)
-    return "".join(lines)
-
-
 def diff(before: str, after: str, path: str) -> dict:
+    """A unit of this project never carries secrets; what somebody wrote into one by hand may, so that is not shown."""
+    by_hand = f"# edited by hand: sha256 {hashlib.sha256(before.encode()).hexdigest()[:12]}\n"
     return {
         "before_header": path,
         "after_header": path,
-        "before": mask_environment(before),
-        "after": mask_environment(after),
+        "before": before if not before or authentic(before) else by_hand,
+        "after": after,
     }
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
 
 
 def told(entry: dict) -> dict:
@@ -346,17 +345,10 @@ class Server:
 
     def _running(self) -> dict:
         pid = int(self.shown.get("MainPID") or 0)
-        digest = ""
-        if pid:
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as stream:
-                    digest = environment(stream.read()).get("SGLANG_DEPLOYMENT", "")
-            except OSError:
-                pass  # it ended meanwhile: then nothing runs, and the digest is not the wanted one
         return {
             "active": self.shown.get("ActiveState", "unknown"),
             "pid": pid,
-            "digest": digest,
+            "digest": node.running_digest(pid) if pid else "",
             "invocation_id": self.shown.get("InvocationID", ""),
             "restarts": int(self.shown.get("NRestarts") or 0),
             "since": self.shown.get("ActiveEnterTimestamp", ""),
@@ -406,16 +398,19 @@ class Server:
     def hold(self) -> None:
         """Go on only while nobody took the lock over, and say that this run lives."""
         held = self.record.lock()
-        if not held or not self.params["by"]:
-            return  # a role that is used alone
+        if self.dry or not (held or self.params["locked"]):
+            return  # a plan, or a role that is used alone
+        if not held:
+            self.module.fail_json(
+                msg=f"The lock of {self.name} was taken over by a run that has ended since. This run leaves the server to it."
+            )
         if held.get("run") != run_of(self.params["by"]):
             silent = node.uptime() - float(held.get("seen") or 0)
             self.module.fail_json(
                 msg=f"The lock of {self.name} was taken over by {holder(held, silent)}; this run stops and leaves the server to it."
             )
-        if not self.dry:
-            with contextlib.suppress(OSError):  # a full disk is told by what has to be written
-                self.record.seen()
+        with contextlib.suppress(OSError):  # a full disk is told by what has to be written
+            self.record.seen()
 
     # --- the switch
 
@@ -428,22 +423,23 @@ class Server:
         if code:
             self.module.fail_json(msg=f"systemd refuses the unit of {self.name}: {(err or out).strip()}")
 
-    def under_way(self) -> None:
-        """Note that a run has the server in its hands, and until when it is believed to live."""
+    def under_way(self, seconds: float) -> None:
+        """Note that a run has the server in its hands, and how long it is believed to live without another word."""
         facts = self.params["facts"]
-        start = float(facts.get("start_timeout") or 1800)
         self.record.write_state(
             phase="switched",
             digest=self.digest,
             before=self.last.get("id", ""),
             url=facts.get("url", ""),
-            start_timeout=start,
+            start_timeout=self.start_timeout(),
+            proof_timeout=self.params["proof_timeout"],
             boot=node.boot(mark=True),
-            deadline=round(
-                node.uptime() + self.params["drain_timeout"] + start + self.params["proof_timeout"] + MARGIN_SECONDS, 1
-            ),
+            deadline=round(node.uptime() + seconds + MARGIN_SECONDS, 1),
         )
         self.phase = "switched"
+
+    def start_timeout(self) -> float:
+        return float(self.params["facts"].get("start_timeout") or 1800)
 
     def set_aside(self) -> list[str]:
         """Move drop-ins, and keep a unit that somebody edited, where its author finds it again."""
@@ -478,20 +474,25 @@ class Server:
             result.update(changed=True, restarted=True)
             if not self.dry:
                 self.verify(self.wanted)
+                drain, after = self.params["drain_timeout"], self.start_timeout() + self.params["proof_timeout"]
                 # First the record: a run that is killed from here on is known to have been under way.
-                self.under_way()
+                self.under_way(2 * drain + END_SECONDS)
+                drained = node.drain(self.record, drain) if node.front_runs(self.name) else (0.0, 0)
                 aside = self.set_aside()
                 if aside:
                     result["aside"] = aside
-                drained = (0.0, 0)
-                if self.running["active"] == "active" and node.front_runs(self.name):
-                    drained = node.drain(self.name, self.params["drain_timeout"])
                 began = time.monotonic()
-                node.put(self.name, self.wanted, self.record, self.params["facts"].get("url", ""))
+                node.keep_unit(self.name)
+                # What a front's drain left over has had its time.
+                node.put(self.name, self.wanted, self.record, self.params["facts"].get("url", ""), kill=drained[1] > 0)
+                self.under_way(after)
                 result["times"] = {"drain_s": round(drained[0], 1), "stop_s": round(time.monotonic() - began, 1)}
                 result["cut_off"] = drained[1]
         elif self.phase == "switched" and not self.dry:
-            self.under_way()  # it was interrupted; this run goes on from here, with time of its own
+            # It was interrupted; this run goes on from here, with time of its own, and nobody meets what was not proved.
+            self.under_way(self.start_timeout() + self.params["proof_timeout"])
+            if node.front_runs(self.name):
+                node.close_gate(self.record)
         if self.on_disk != self.wanted:
             result["diff"] = diff(self.on_disk, self.wanted, self.unit_path)
         return result
@@ -516,13 +517,15 @@ class Server:
             )
             if not self.dry:
                 if not same:
-                    beside = {"by": self.params["by"], "proof": self.params["proof"]}
+                    proof = self.params["proof"]
+                    if not proof.get("smoke") and self.last.get("digest") == self.digest:
+                        proof = self.last.get("proof", {})  # what runs on was proved when it was started
+                    beside = {"by": self.params["by"], "proof": proof}
                     self.last = self.record.add(self.digest, self.wanted, facts, self.params["keep"], **beside)
                 self.record.write_state(phase="committed", digest=self.digest, deployment=self.last["id"])
                 self.phase = "committed"
         if not self.dry:
-            if node.gate_closed(self.name):
-                node.open_gate(self.name)
+            node.open_gate(self.record)
             result["collected"] = self.collect()
         return result
 
@@ -536,7 +539,7 @@ class Server:
         self.last = next((entry for entry in [self.last, *self.record.entries()] if entry and whole(entry)), {})
         if known and not self.last:
             if not self.dry:
-                node.open_gate(self.name)
+                node.open_gate(self.record)
             self.module.fail_json(
                 msg=f"no deployment of {self.name} on record can come back: their releases are gone. What runs was left "
                 "as it is. Deploy once more what should serve."
@@ -545,16 +548,20 @@ class Server:
         if self.last:
             untouched = not self.differs(self.wanted, self.digest)
         else:
-            untouched = not self.on_disk or foreign(self.on_disk, self.last)
+            # Without a record that this run switched, what runs is not its work.
+            untouched = not self.on_disk or foreign(self.on_disk, self.last) or self.phase != "switched"
         result.update(changed=not untouched, restarted=bool(self.last) and not untouched)
         if not untouched and not self.dry:
             if self.last:
                 with contextlib.suppress(OSError):  # service before bookkeeping, on a full disk too
                     self.set_aside()
-                if self.running["digest"] != self.digest:
-                    # Never proved: nobody waits for what it has in hand, and one that hangs would take its whole time to stop.
-                    node.systemctl("kill", "--kill-who=all", "--signal=SIGKILL", self.unit_name)
-                node.put(self.name, self.wanted, self.record, self.last["facts"].get("url", ""))
+                # What was never proved has nobody's requests that count.
+                kill = self.running["digest"] != self.digest
+                try:
+                    node.put(self.name, self.wanted, self.record, self.last["facts"].get("url", ""), kill=kill)
+                except OSError:
+                    node.open_gate(self.record)
+                    raise
             else:
                 self.remove()
         if not self.dry:
@@ -567,15 +574,16 @@ class Server:
                 with contextlib.suppress(OSError):
                     self.record.write_state(phase="restored", digest="", deployment="", reason=reason)
                     self.phase = "restored"
-            if node.gate_closed(self.name):
-                node.open_gate(self.name)
+            node.open_gate(self.record)
         result["diff"] = diff(self.on_disk, self.wanted, self.unit_path)
         return result
 
     def remove(self) -> None:
         if self.on_disk or self.masked:
             node.systemctl("disable", "--quiet", "--now", self.unit_name)
-            os.unlink(self.unit_path)
+            for path in (self.unit_path, self.unit_path + ".before"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
             node.systemctl("daemon-reload")
             node.systemctl("reset-failed", self.unit_name)
 
@@ -606,37 +614,43 @@ class Server:
         return {"reasons": [], "found": found}
 
     def absent(self) -> dict:
+        """All but the lock, which keeps others out until this run ends."""
         self.hold()
         result: dict = {"reasons": []}
-        there = [
-            path
-            for path in (self.unit_path, self.record.folder, os.path.join(node.RUN, self.name))
-            if os.path.lexists(path)
-        ]
+        inside = [os.path.join(self.record.folder, name) for name in _listed(self.record.folder) if name != "lock.json"]
+        there = [path for path in [self.unit_path, *inside, os.path.join(node.RUN, self.name)] if os.path.lexists(path)]
         if self.on_disk and foreign(self.on_disk, self.last):
             there.remove(self.unit_path)  # somebody else's
         if there:
             result.update(changed=True, reasons=[f"{path} is there" for path in there])
         if there and not self.dry:
-            if self.running["active"] == "active" and self.unit_path in there and node.front_runs(self.name):
-                node.drain(self.name, self.params["drain_timeout"])
             if self.unit_path in there:
-                self.set_aside()
+                cut_off = node.drain(self.record, self.params["drain_timeout"])[1] if node.front_runs(self.name) else 0
+                if cut_off:
+                    node.systemctl("kill", "--kill-who=all", "--signal=SIGKILL", self.unit_name)
                 self.remove()
             for path in there:
-                shutil.rmtree(path, ignore_errors=True)
+                if os.path.isdir(path) and not os.path.islink(path):
+                    shutil.rmtree(path)
+                else:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(path)
+            node.open_gate(self.record)
             self.last, self.phase = {}, "absent"
         result["others"] = self.others()
         if not self.dry and not result["others"]:
-            shutil.rmtree(node.RUN, ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.unit_path + ".before")
         if not self.dry:
             result["collected"] = self.collect()
             result["changed"] = bool(there or result["collected"])
         return result
 
     def others(self) -> dict[str, str]:
-        folders = glob.glob(os.path.join(glob.escape(self.params["root"]), "*", "deployments"))
-        names = sorted({os.path.basename(os.path.dirname(path)) for path in folders} - {self.name})
+        # One that is being deployed for the first time has a lock and no manifest.
+        root = glob.escape(self.params["root"])
+        found = [path for name in ("deployments", "lock.json") for path in glob.glob(os.path.join(root, "*", name))]
+        names = sorted({os.path.basename(os.path.dirname(path)) for path in found} - {self.name})
         last = {name: Record(self.params["root"], name).last() for name in names}
         return {name: entry.get("facts", {}).get("model_path", "") for name, entry in last.items()}
 
@@ -693,6 +707,7 @@ def main() -> None:
             "releases": {"type": "path"},
             "lock_timeout": {"type": "int", "default": 7200},
             "break_lock": {"type": "str", "default": ""},
+            "locked": {"type": "bool", "default": False},
             "by": {"type": "dict", "default": {}},
             "root": {"type": "path", "default": node.ROOT},
         },

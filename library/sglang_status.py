@@ -778,11 +778,11 @@ def lock_of(record: sglang_node.Record) -> dict:
     }
 
 
-def front_of(name: str, state: dict[str, str]) -> dict:
+def front_of(record: sglang_node.Record, state: dict[str, str]) -> dict:
     return {
         "there": state.get("LoadState") not in (None, "not-found"),
         "active": state.get("ActiveState") in RUNS,
-        "gate_closed": sglang_node.gate_closed(name),
+        "gate_closed": sglang_node.gate_closed(record),
     }
 
 
@@ -873,7 +873,7 @@ def look(name: str, root: str) -> dict:
         release = read_through("release", release_drift, facts) if entry else []
         (gpus, note), answers = asked_gpus.result(), asked_answers.result()
         engine, supervisor = asked_engine.result(), asked_supervisor.result()
-    front = front_of(name, units.get(sglang_node.front(name), {}))
+    front = front_of(record, units.get(sglang_node.front(name), {}))
     booted = time.time() - sglang_node.uptime()
     node = {
         "driver": driver_version(gpus),

@@ -25,7 +25,7 @@ RUN = "/run/sglang"
 UNITS = "/etc/systemd/system"
 # In the first line of every unit of this project.
 HEADER = "Written by sglang-rtxpro"
-GATE = "closed.conf"
+GATE = "closed"
 UPSTREAM = "upstream.conf"
 
 
@@ -124,7 +124,7 @@ class Record:
 
     state.json says how far the last run came: `phase` (absent, switched, committed, restored), `digest` of the unit wanted,
     `deployment` (id of what is committed) or `before` (id of what was, while `switched`), `at`. While `switched`: `boot` and
-    `deadline` (seconds of that boot's clock after which the run is taken for dead), `url`, `start_timeout`.
+    `deadline` (seconds of that boot's clock after which the run is taken for dead), `url`, `start_timeout`, `proof_timeout`.
     deployments/<id>.json is a manifest: `id`, `digest`, `at`, `by`, `facts`, `unit`, `proof`.
     lock.json is the operator's lock.
     """
@@ -211,12 +211,10 @@ def forsaken(lock: dict, this_boot: str, uptime_now: float, limit: float) -> str
 
 
 def overdue(state: dict, this_boot: str, uptime_now: float) -> bool:
-    """Whether a run that switched is to be taken for dead. After a reboot its time begins anew."""
+    """Whether a run that switched is to be taken for dead: its time is over, or the node has booted since, which ends it."""
     if state.get("phase") != "switched":
         return False
-    if state.get("boot") == this_boot:
-        return uptime_now > float(state.get("deadline") or 0)
-    return uptime_now > float(state.get("start_timeout") or 1800)
+    return not this_boot or state.get("boot") != this_boot or uptime_now > float(state.get("deadline") or 0)
 
 
 def whole(entry: dict) -> bool:
@@ -247,15 +245,45 @@ def masked(path: str) -> bool:
     return os.path.islink(path) and os.path.realpath(path) == os.devnull
 
 
-def put(name: str, unit: str, record: Record, url: str) -> None:
-    """Write the unit and where the front finds it, and start it. With Type=exec systemd answers at exec; who waits for more, looks.
+def running_digest(pid: int) -> str:
+    """The deployment that a process was started for; empty when it has none, or is gone."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:
+            pairs = stream.read().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    return next((pair.partition("=")[2] for pair in pairs if pair.startswith("SGLANG_DEPLOYMENT=")), "")
 
-    The restart waits for the old process to end, so that nobody takes it for the new one. A start that fails is told by who waits.
+
+def keep_unit(name: str) -> None:
+    """Leave the unit a second name before another is written, so that it can come back where the disk has no room left."""
+    path = unit_path(name)
+    with contextlib.suppress(OSError):
+        os.unlink(path + ".before")
+    with contextlib.suppress(OSError):
+        if not os.path.islink(path):
+            os.link(path, path + ".before")
+
+
+def write_unit(name: str, unit: str) -> None:
+    path = unit_path(name)
+    if read_text(path + ".before") == unit:
+        os.replace(path + ".before", path)
+    else:
+        write(path, unit)
+
+
+def put(name: str, unit: str, record: Record, url: str, kill: bool = False) -> None:
+    """Write the unit and where the front finds it, and start it. With Type=exec systemd answers at exec.
+
+    The restart waits for the old process to end, so that nobody takes it for the new one. `kill` ends it at once: one that was
+    never proved, or hangs, would take the whole time of a drain. A start that fails is told by who waits.
     """
-    write(unit_path(name), unit)
+    write_unit(name, unit)
     upstream = os.path.join(record.folder, UPSTREAM)
     server = f"server {url.split('://', 1)[-1]};\n"
-    if url and read_text(upstream) != server:  # nothing is written that need not be: the disk may be full
+    moved = bool(url) and read_text(upstream) != server  # nothing is written that need not be: the disk may be full
+    if moved:
         write(upstream, server)
     for words in (("daemon-reload",), ("enable", "--quiet", name + ".service")):
         code, said = systemctl(*words)
@@ -263,7 +291,11 @@ def put(name: str, unit: str, record: Record, url: str) -> None:
             raise OSError(errno.EIO, f"systemctl {' '.join(words)} failed: {said}")
     # A unit that ran into its start limit must be let go first.
     systemctl("reset-failed", name + ".service")
+    if kill:
+        systemctl("kill", "--kill-who=all", "--signal=SIGKILL", name + ".service")
     systemctl("restart", name + ".service")
+    if moved and front_runs(name):
+        reload_front(name)
 
 
 # --- the front's gate -----------------------------------------------------------------------------------------------------
@@ -292,34 +324,51 @@ def workers(name: str) -> set[int]:
     return found
 
 
-def close_gate(name: str) -> set[int]:
-    """Let the front refuse what comes from now on; returns the workers that still serve what came before."""
-    before = workers(name)
-    write(os.path.join(RUN, name, GATE), "return 503;\n")
-    systemctl("reload", front(name))
-    return before
+def reload_front(name: str) -> None:
+    code, said = systemctl("reload", front(name))
+    if code:
+        raise OSError(
+            errno.EIO,
+            f"systemctl reload {front(name)} failed: {said}. journalctl -u {front(name)} says why",
+            front(name),
+        )
 
 
-def gate_closed(name: str) -> bool:
-    return os.path.exists(os.path.join(RUN, name, GATE))
+def gate(record: Record) -> str:
+    """The file that closes the gate. It outlives a reboot: nobody may meet a server that was not proved."""
+    return os.path.join(record.folder, GATE)
 
 
-def open_gate(name: str) -> None:
-    """Let the front pass requests on again, to where upstream.conf says."""
+def close_gate(record: Record) -> None:
+    """Let the front refuse what comes from now on."""
+    write(gate(record), "")
+
+
+def gate_closed(record: Record) -> bool:
+    return os.path.exists(gate(record))
+
+
+def open_gate(record: Record) -> None:
+    """Let the front pass requests on again."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(RUN, name, GATE))
-    if front_runs(name):
-        systemctl("reload", front(name))
+        os.unlink(gate(record))
 
 
-def drain(name: str, timeout: float) -> tuple[float, int]:
+def drain(record: Record, timeout: float) -> tuple[float, int]:
     """Close the gate and wait until what is in flight has ended: seconds that took, and workers that still had requests at the end.
 
-    nginx's own reload does it: old workers take nothing new and end when their last request has.
+    nginx's own reload does it: old workers take nothing new and end when their last request has. Where it cannot reload, the gate
+    opens again and nothing was touched.
     """
     began = time.monotonic()
-    busy = close_gate(name)
+    close_gate(record)
+    busy = workers(record.name)
+    try:
+        reload_front(record.name)
+    except OSError:
+        open_gate(record)
+        raise
     while busy and time.monotonic() - began < timeout:
         time.sleep(0.1)
-        busy &= workers(name)
+        busy &= workers(record.name)
     return time.monotonic() - began, len(busy)

@@ -138,10 +138,9 @@ def test_when_a_lock_no_longer_counts(lock: dict, says: str) -> None:
         ({"phase": "committed"}, False),
         ({"phase": "switched", "boot": "b", "deadline": 1001.0}, False),
         ({"phase": "switched", "boot": "b", "deadline": 999.0}, True),
-        # After a reboot the start has its time once more.
-        ({"phase": "switched", "boot": "before", "deadline": 10.0, "start_timeout": 1800}, False),
-        ({"phase": "switched", "boot": "before", "deadline": 9e9, "start_timeout": 60}, True),
-        ({"phase": "switched"}, False),
+        # A run does not outlive a boot of its node.
+        ({"phase": "switched", "boot": "before", "deadline": 9e9}, True),
+        ({"phase": "switched"}, True),
     ],
 )
 def test_when_a_run_is_taken_for_dead(state: dict, due: bool) -> None:
@@ -178,26 +177,28 @@ def test_a_unit_is_put_with_where_the_front_finds_it(record: node.Record, system
     assert Path(node.unit_path("sglang")).read_text() == "text"
     upstream = Path(record.folder, node.UPSTREAM)
     assert upstream.read_text() == "server 127.0.0.1:30000;\n"
-    assert [call[0] for call in systemd] == ["daemon-reload", "enable", "reset-failed", "restart"]
+    assert [call[0] for call in systemd] == ["daemon-reload", "enable", "reset-failed", "restart", "is-active"]
     upstream.chmod(0o400)
     before = upstream.stat().st_ino
     node.put("sglang", "text", record, "http://127.0.0.1:30000")
     assert upstream.stat().st_ino == before, "written again, though nothing changed and the disk may be full"
 
 
-def test_the_gate_closes_and_opens(systemd: list[tuple[str, ...]]) -> None:
-    assert not node.gate_closed("sglang")
-    assert node.drain("sglang", 5)[1] == 0
-    assert node.gate_closed("sglang")
-    assert Path(node.RUN, "sglang", node.GATE).read_text() == "return 503;\n"
-    node.open_gate("sglang")
-    node.open_gate("sglang")
-    assert not node.gate_closed("sglang")
+def test_the_gate_closes_and_opens(record: node.Record, systemd: list[tuple[str, ...]]) -> None:
+    assert not node.gate_closed(record)
+    assert node.drain(record, 5)[1] == 0
+    assert node.gate_closed(record)
+    assert Path(record.folder, node.GATE).exists()
+    node.open_gate(record)
+    node.open_gate(record)
+    assert not node.gate_closed(record)
 
 
-def test_a_drain_ends_with_its_time(systemd: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drain_ends_with_its_time(
+    record: node.Record, systemd: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(node, "workers", lambda _name: {1, 2})
-    seconds, left = node.drain("sglang", 0.3)
+    seconds, left = node.drain(record, 0.3)
     assert seconds >= 0.3 and left == 2
 
 

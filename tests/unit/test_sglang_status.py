@@ -489,7 +489,7 @@ def test_a_record_that_was_cut_in_many_places(node: Path, capsys: pytest.Capture
 
 def test_a_run_that_was_interrupted_is_not_called_an_edit(node: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(node / "state/sglang/deployments/000004.json", entry())
-    state = {"phase": "switched", "before": "000004", "at": AT, "boot": sglang_node.boot(), "deadline": 0}
+    state = {"phase": "switched", "before": "000004", "at": AT, "boot": sglang_node.boot(mark=True), "deadline": 0}
     put(node / "state/sglang/state.json", state)
     put(node / "units/sglang.service", OTHER)
     told = run_module(module, capsys, root=str(node / "state"))
@@ -500,7 +500,13 @@ def test_a_run_that_was_interrupted_is_not_called_an_edit(node: Path, capsys: py
 
 
 def test_a_lock_says_who_and_since_when_it_is_silent(node: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    held = {"run": "x", "by": {"user": "bob", "host": "laptop"}, "at": AT, "boot": sglang_node.boot(), "seen": 0}
+    held = {
+        "run": "x",
+        "by": {"user": "bob", "host": "laptop"},
+        "at": AT,
+        "boot": sglang_node.boot(mark=True),
+        "seen": 0,
+    }
     put(node / "state/sglang/lock.json", held)
     lock = run_module(module, capsys, root=str(node / "state"))["lock"]
     assert lock["by"]["user"] == "bob" and lock["silent_s"] > 0 and lock["forsaken"] == ""
@@ -514,7 +520,7 @@ def test_a_masked_unit_and_a_front_that_points_elsewhere(
 ) -> None:
     put(node / "state/sglang/deployments/000004.json", entry(facts={"url": "http://127.0.0.1:1"}))
     put(node / "state/sglang/upstream.conf", "server 127.0.0.1:2;\n")
-    put(node / "run/sglang/closed.conf", "return 503;\n")
+    put(node / "state/sglang/closed", "")
     (node / "units/sglang.service").symlink_to(os.devnull)
     loaded = {
         "LoadState": "loaded",

@@ -98,7 +98,20 @@ def test_nothing_is_done_while_a_deploy_is_under_way() -> None:
     for unit in (SERVES, FAILED):
         now = facts(400.0, state=SWITCHED, unit=unit, closed=True, health=health(503, 380), back="000001")
         memory = Memory(looked=390, invocation="i1", healthy=True, failing_since=1.0, tries=3)
-        assert module.decide(now, memory) == ([], Memory())
+        assert module.decide(now, memory) == ([], Memory(looked=400.0, invocation="i1"))
+
+
+def test_a_server_that_is_ready_for_longer_than_a_proof_takes_is_not_kept() -> None:
+    """Its run is dead, though the time that a slow start may take is not over."""
+    state = {**SWITCHED, "deadline": 9e9, "proof_timeout": 60}
+    ready = [
+        facts(now, state=state, back="000001", health=health(200, now)) for now in (1000.0, 1100.0, 1170.0, 1181.0)
+    ]
+    done, memory = looks(Memory(), *ready)
+    assert [(now, deed.kind) for now, deed in done] == [(1181.0, "restore")]
+    # One that is not ready any more has its time anew.
+    failing = facts(1170.0, state=state, back="000001", health=health(503, 1150))
+    assert looks(Memory(), ready[0], ready[1], failing, ready[3])[0] == []
 
 
 # --- a run that switched and never came back ------------------------------------------------------------------------------
@@ -120,10 +133,9 @@ def test_what_was_put_back_already_is_not_said_to_be_started() -> None:
     assert kinds(deeds) == ["restore"] and "goes on" in deeds[0].text
 
 
-def test_after_a_boot_the_run_has_its_time_anew() -> None:
-    state = {**SWITCHED, "boot": "another", "start_timeout": 600}
-    assert module.decide(facts(599.0, state=state, back="000001"), Memory())[0] == []
-    assert kinds(module.decide(facts(601.0, state=state, back="000001"), Memory())[0]) == ["restore"]
+def test_a_run_does_not_outlive_a_boot_of_its_node() -> None:
+    state = {**SWITCHED, "boot": "another", "deadline": 9e9}
+    assert kinds(module.decide(facts(5.0, state=state, back="000001"), Memory())[0]) == ["restore"]
 
 
 def test_with_nothing_committed_only_the_gate_is_opened_and_once() -> None:
@@ -463,7 +475,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     it.shown = {"ActiveState": "inactive", "UnitFileState": "enabled", "InvocationID": "i1"}
     Path(it.record.deployments).mkdir(parents=True)
     Path(it.record.deployments, "000001.json").write_text(entry("000001", sys.executable))
-    it.gate = tmp_path / "run" / "s" / "closed.conf"
+    it.gate = tmp_path / "lib" / "s" / "closed"
     it.unit = tmp_path / "units" / "s.service"
     it.memory = tmp_path / "run" / "s" / "supervise.json"
     it.run = lambda *more: module.main(["s", "--root", str(it.root), *more])
@@ -471,8 +483,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def close(node: Any) -> None:
-    node.gate.parent.mkdir(parents=True)
-    node.gate.write_text("return 503;\n")
+    node.gate.touch()
 
 
 def test_an_abandoned_switch_is_taken_back(node: Any) -> None:
@@ -487,7 +498,7 @@ def test_an_abandoned_switch_is_taken_back(node: Any) -> None:
         "reason"
     ]
     words = [call[0] for call in node.calls]
-    assert words.index("kill") < words.index("daemon-reload") < words.index("restart")
+    assert words.index("daemon-reload") < words.index("kill") < words.index("restart")
     node.said.clear()
     assert node.run() == 0 and not node.said
 
@@ -552,7 +563,7 @@ def test_a_fault_of_its_own_is_one_line(node: Any, monkeypatch: pytest.MonkeyPat
 
 def test_one_looks_at_a_time(node: Any) -> None:
     node.record.write_state(**SWITCHED)
-    with module.alone(str(node.gate.parent)) as first:
+    with module.alone(str(node.memory.parent)) as first:
         assert first and node.run() == 0
     assert not node.said and node.record.state()["phase"] == "switched"
 

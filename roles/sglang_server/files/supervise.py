@@ -82,6 +82,7 @@ HEALTH_TIMEOUT = 25.0  # the engine answers within 20 s, or its main process han
 COMMAND_TIMEOUT = 10.0
 CALM = 600.0  # healthy for so long: the next pause is the first one again
 LONGEST_PAUSE = 30  # times the first one: half an hour
+PROOF_MARGIN = 120.0  # seconds beside the proof itself
 FORSAKEN = 3600.0  # a lock whose holder gave no sign for so long no longer keeps a gate closed
 GAP = 180.0  # looks further apart than this do not add up: what was between them is not known
 RECENT = 60.0  # batches that the log tells of within this many seconds run now
@@ -181,6 +182,7 @@ class Memory:
     ended: int = 0  # how often it was tried to end this invocation
     tries: int = 0  # starts of a failed unit since it was last healthy for long
     told: str = ""  # digest of a switch that cannot be taken back, which was said
+    ready_since: float = 0.0  # of a server that was switched to and is not proved yet
 
     @classmethod
     def read(cls, values: dict) -> Memory:
@@ -201,7 +203,7 @@ class Memory:
         if self.invocation != facts.unit.invocation:
             kept = Memory(invocation=facts.unit.invocation, tries=self.tries, told=self.told)
         elif not 0 <= facts.now - self.looked <= GAP:
-            kept = dataclasses.replace(self, healthy_since=0.0, failing_since=0.0, waiting=False)
+            kept = dataclasses.replace(self, healthy_since=0.0, failing_since=0.0, waiting=False, ready_since=0.0)
         return dataclasses.replace(kept, looked=facts.now)
 
 
@@ -220,9 +222,11 @@ def decide(facts: Facts, memory: Memory) -> tuple[list[Deed], Memory]:
     deeds: list[Deed] = []
     memory = memory.at(facts)
     if facts.state.get("phase") == "switched":
-        if not sglang_node.overdue(facts.state, facts.boot, facts.now):
-            # A deploy is under way, which watches, waits and puts back itself. What is remembered is of another server.
-            return [], Memory()
+        if not (sglang_node.overdue(facts.state, facts.boot, facts.now) or unproved(facts.state, memory, facts.now)):
+            # A deploy is under way, which watches, waits and puts back itself. What else is remembered is of another server.
+            ready = facts.health is not None and facts.health.ok
+            since = (memory.ready_since or facts.now) if ready else 0.0
+            return [], Memory(looked=facts.now, invocation=facts.unit.invocation, ready_since=since)
         if facts.back and not facts.unit.masked:
             return [_restore(facts)], Memory()
         if memory.told != _switch(facts.state):
@@ -240,6 +244,12 @@ def decide(facts: Facts, memory: Memory) -> tuple[list[Deed], Memory]:
     else:
         more = []
     return deeds + more, memory
+
+
+def unproved(state: dict, memory: Memory, now: float) -> bool:
+    """Whether a server that was switched to has been ready for longer than a proof takes: then its run is dead."""
+    patience = float(state.get("proof_timeout") or 600) + PROOF_MARGIN
+    return bool(memory.ready_since) and now - memory.ready_since > patience
 
 
 def _switch(state: dict) -> str:
@@ -543,16 +553,6 @@ def ask_health(url: str) -> Health:
     return Health(status, began, time.monotonic() - clock, said)
 
 
-def running_digest(pid: int) -> str:
-    """The deployment that a process was started for."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as stream:
-            pairs = stream.read().decode(errors="replace").split("\0")
-    except OSError:
-        return ""
-    return next((pair.partition("=")[2] for pair in pairs if pair.startswith("SGLANG_DEPLOYMENT=")), "")
-
-
 def candidate(record: sglang_node.Record, state: dict) -> dict:
     """What to put back: what was before the switch, else the newest that can still run."""
     before = record.entry(str(state.get("before") or ""))
@@ -569,13 +569,14 @@ def gather(name: str, record: sglang_node.Record, memory: Memory, hang: float, p
     failed = shown.get("ActiveState") == "failed"
     unit = as_unit(shown, time.monotonic(), stopped=failed and look_up_stop(unit_name))
     known: dict[str, Any] = {"boot": boot, "hang": hang, "pause": pause, "state": state, "unit": unit}
-    running = running_digest(unit.pid) if unit.pid else ""
-    known.update(lock=record.lock(), closed=sglang_node.gate_closed(name), running=running)
+    running = sglang_node.running_digest(unit.pid) if unit.pid else ""
+    known.update(lock=record.lock(), closed=sglang_node.gate_closed(record), running=running)
     on_disk = sglang_node.read_text(sglang_node.unit_path(name))
     if state.get("phase") == "switched":
         now = sglang_node.uptime()
-        if not sglang_node.overdue(state, boot, now):
-            return Facts(now=now, **known)
+        if not (sglang_node.overdue(state, boot, now) or unproved(state, memory.at(Facts(now=now, **known)), now)):
+            ready = unit.active == "active" and running == state.get("digest") and bool(state.get("url"))
+            return Facts(now=now, health=ask_health(str(state["url"])) if ready else None, **known)
         back = candidate(record, state)
         if back:
             front = sglang_node.read_text(os.path.join(record.folder, sglang_node.UPSTREAM))
@@ -632,27 +633,26 @@ def put_back(facts: Facts, record: sglang_node.Record) -> None:
     name, entry = record.name, record.entry(facts.back)
     unit = name + ".service"
     if not facts.back_runs:
-        # Before anything is ended: the disk may be full.
-        sglang_node.write(sglang_node.unit_path(name), entry["unit"])
-        if facts.running != entry["digest"]:
-            # Never proved: nobody waits for what it has in hand, and one that hangs would take its whole time to stop.
-            sglang_node.systemctl("kill", "--signal=SIGKILL", unit)
+        # Never proved: nobody waits for what it has in hand, and one that hangs would take its whole time to stop.
+        kill = facts.running != entry["digest"]
         try:
-            sglang_node.put(name, entry["unit"], record, str(entry["facts"].get("url") or ""))
+            sglang_node.put(name, entry["unit"], record, str(entry["facts"].get("url") or ""), kill=kill)
         except OSError:
-            # Service before bookkeeping; and what is killed must not be killed again at the next look.
-            for words in (("daemon-reload",), ("reset-failed", unit), ("restart", unit)):
-                sglang_node.systemctl(*words)
+            # Service before bookkeeping; and what is killed must not be killed again at the next look. Where the unit itself could
+            # not be written, nothing was ended.
+            if sglang_node.read_text(sglang_node.unit_path(name)) == entry["unit"]:
+                for words in (("daemon-reload",), ("reset-failed", unit), ("restart", unit)):
+                    sglang_node.systemctl(*words)
             raise
     if record.state() != facts.state:
         say("A deploy has begun meanwhile: record and gate are left to it.", 4)
         return
-    sglang_node.open_gate(name)
+    sglang_node.open_gate(record)
     record.write_state(phase="restored", digest=entry["digest"], deployment=entry["id"], reason=reason(facts.state))
 
 
 def do(deed: Deed, facts: Facts, record: sglang_node.Record) -> None:
-    name, unit = record.name, record.name + ".service"
+    unit = record.name + ".service"
     other = changed(deed, facts, record) if deed.kind != "say" else ""
     if other:
         say(f"{deed.text} Not done: {other}.")
@@ -661,7 +661,7 @@ def do(deed: Deed, facts: Facts, record: sglang_node.Record) -> None:
     if deed.kind == "restore":
         put_back(facts, record)
     elif deed.kind == "open":
-        sglang_node.open_gate(name)
+        sglang_node.open_gate(record)
     elif deed.kind == "start":
         for words in (("reset-failed", unit), ("start", "--no-block", unit)):
             code, said = sglang_node.systemctl(*words)
