@@ -68,7 +68,6 @@ class Node:
         self.port = facts.get("sglang_server_front_port", 8000)
         self.keys = facts["sglang_server_front_keys"]
         self.same: dict[str, Any] = {}
-        self.number = 0
         self.ssh = [
             "ssh", "-i", str(Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "id_ed25519"), "-o", "BatchMode=yes",
             "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR",
@@ -184,9 +183,9 @@ class Node:
         }
 
     def other(self) -> dict[str, Any]:
-        """Variables of another deployment than the one that is committed."""
-        self.number += 1
-        return {**self.same, "sglang_server_args_overlay": {"max-running-requests": 10 + self.number}}
+        """Variables of another deployment than the one that is committed: one of two, so that the release is asked twice."""
+        former = self.same.get("sglang_server_args_overlay", {}).get("max-running-requests")
+        return {**self.same, "sglang_server_args_overlay": {"max-running-requests": 12 if former == 11 else 11}}
 
     def fault(self, name: str) -> dict[str, Any]:
         """Variables of one whose engine has a fault (molecule/faults/injector/sitecustomize.py)."""
