@@ -574,11 +574,17 @@ def test_a_client_that_goes_before_the_first_token(front: Front) -> None:
             f"server 127.0.0.1:{mute.getsockname()[1]};\n"
         )
         front.reload()
-        client = socket.create_connection(("127.0.0.1", front.port), 10)
-        client.sendall(
+        mute.settimeout(2)
+        request = (
             f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\nContent-Length: 2\r\n\r\n{{}}".encode()
         )
-        taken, _ = mute.accept()
+        for _ in range(10):
+            client = socket.create_connection(("127.0.0.1", front.port), 10)
+            client.sendall(request)
+            with contextlib.suppress(TimeoutError):
+                taken, _ = mute.accept()
+                break
+            client.close()  # an old worker took it, on a busy machine
         taken.settimeout(5)
         text = b""
         while not text.endswith(b"{}"):
