@@ -363,7 +363,15 @@ class Server:
 
     # --- the lock
 
+    def refuse_foreign(self) -> None:
+        if foreign(self.on_disk, self.last):
+            self.module.fail_json(
+                msg=f"{self.unit_path} was not written by this project, and nothing would bring it back. Move it away, or choose "
+                "another sglang_server_name."
+            )
+
     def begun(self) -> dict:
+        self.refuse_foreign()
         held, run = self.record.lock(), run_of(self.params["by"])
         result: dict = {"reasons": []}
         if not held and os.path.exists(self.record.lock_file):
@@ -457,11 +465,7 @@ class Server:
         return kept
 
     def switched(self) -> dict:
-        if foreign(self.on_disk, self.last):
-            self.module.fail_json(
-                msg=f"{self.unit_path} was not written by this project, and nothing would bring it back. Move it away, or choose "
-                "another sglang_server_name."
-            )
+        self.refuse_foreign()
         self.hold()
         reasons = self.differs(self.wanted, self.digest)
         result: dict = {"reasons": reasons}

@@ -377,3 +377,13 @@ def test_an_operator_is_told_what_happened_beside() -> None:
 def test_a_plan_is_made_while_somebody_deploys(host: Host) -> None:
     host.run("begun", by={**BY, "pid": 8})
     assert not host.run("switched", check=True, unit=UNIT, facts=FACTS, by=BY).get("failed")
+
+
+def test_somebody_elses_unit_is_refused_before_anything_is_built(host: Host) -> None:
+    path = Path(node.unit_path("sglang"))
+    path.parent.mkdir(parents=True)
+    path.write_text("[Service]\nExecStart=/bin/sleep 9\n")
+    for state in ("begun", "switched"):
+        refused = host.run(state, unit=UNIT, facts=FACTS, by=BY)
+        assert refused["failed"] and "was not written by this project" in refused["msg"]
+    assert not node.Record(str(host.root), "sglang").lock()
