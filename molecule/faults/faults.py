@@ -1041,6 +1041,9 @@ def page(rows: list[Row], about: str) -> str:
     for row in rows:
         numbers = ["not counted"] * 3 if row.gap_s is None else [f"{row.gap_s:.0f} s", str(row.lost), str(row.refused)]
         lines.append(f"| {row.title} | {row.happened} | {' | '.join(numbers)} |")
+    missing = [one.title for one in CASES if one.title not in {row.title for row in rows}]
+    if missing:
+        lines += ["", "Not in this table, since they were not run with it:", *(f"- {title}" for title in missing)]
     return "\n".join([*lines, ""])
 
 
