@@ -88,7 +88,13 @@ class Node:
     def do(self, command: str, ok: bool = True, timeout: float = 120) -> str:
         """Run a shell command on the host."""
         done = subprocess.run(
-            [*self.ssh, "bash", "-s"], input=command, capture_output=True, text=True, timeout=timeout, check=False
+            [*self.ssh, "bash", "-s"],
+            input=command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
         )
         check(
             done.returncode == 0 or not ok,
@@ -915,7 +921,7 @@ def key_nowhere(node: Node) -> str:
         "results": results,
         "ps": node.do("ps auxeww"),
         "systemctl": node.do("systemctl show --all '*' ; systemctl cat 'sglang*'", ok=False),
-        "the journal": node.do("journalctl --no-pager -o export | strings", timeout=300),
+        "the journal": node.do("journalctl --no-pager -a -o export | tr -d '\\000'", timeout=300),
         "/server_info": node.do(f"python3 -c '{SERVER_INFO}'"),
         "the record, units and /run": node.do(
             f"grep -rsa {key} /var/lib/sglang /etc/systemd /run/sglang /run/systemd /tmp /var/log || true"
