@@ -356,9 +356,9 @@ from typing import Any
 
 from ansible.module_utils import flashinfer_probe
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sglang_release_python import account, keep, recalled
 
 TIMEOUT = 300
-KEPT = 4
 SHOWN = 65536
 PREFIX = ".flashinfer_tuning-"
 LOAD_FROM_FILE = "FLASHINFER_AUTOTUNER_LOAD_FROM_FILE"
@@ -1123,13 +1123,6 @@ def acting_as(user: pwd.struct_passwd | None) -> Iterator[None]:
         os.setgroups(groups)
 
 
-def account(name: str) -> pwd.struct_passwd | None:
-    try:
-        return pwd.getpwnam(name)
-    except KeyError:
-        return None
-
-
 def runners_of(params: dict) -> list[str]:
     """Classes that the files name, read leniently: what is wrong with a file is said later."""
     found: set[str] = set()
@@ -1271,31 +1264,6 @@ class Release:
             raise Refused(
                 [f"The release's code could not be asked ({self.python}, exit status {done.returncode}): {told}"]
             ) from None
-
-
-def recalled(path: str | None, wanted: str) -> dict:
-    try:
-        with open(path or "", encoding="utf-8") as stream:
-            found = json.load(stream).get(wanted)
-    except (OSError, ValueError, AttributeError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def keep(path: str, wanted: str, answer: dict) -> None:
-    """Beside the last few others."""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            kept = json.load(stream)
-    except (OSError, ValueError):
-        kept = {}
-    others = {name: value for name, value in kept.items() if name != wanted} if isinstance(kept, dict) else {}
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as stream:
-        json.dump({**dict(list(others.items())[1 - KEPT :]), wanted: answer}, stream)
-    os.chmod(temporary, 0o600)
-    os.replace(temporary, path)
 
 
 def cache_dir_of(params: dict, user: pwd.struct_passwd | None) -> str:

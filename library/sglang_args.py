@@ -143,7 +143,6 @@ seconds:
   returned: when asked
 """
 
-import contextlib
 import glob
 import hashlib
 import inspect
@@ -157,9 +156,9 @@ import time
 from ansible.module_utils import sglang_parser
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sglang_options import OptionsError, by_name, nearest, option, words
+from ansible.module_utils.sglang_release_python import account, identity, keep, recalled
 
 TIMEOUT = 300
-KEPT = 4
 
 
 def key(question: str, python: str, content: list[str], user: str) -> str:
@@ -167,13 +166,6 @@ def key(question: str, python: str, content: list[str], user: str) -> str:
     site = glob.glob(os.path.join(os.path.dirname(os.path.dirname(python)), "lib/python3*/site-packages/*.dist-info"))
     parts = [question, python, user, *content, *sorted(os.path.basename(path) for path in site)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def account(name: str) -> pwd.struct_passwd | None:
-    for candidate in (name, "nobody"):
-        with contextlib.suppress(KeyError):
-            return pwd.getpwnam(candidate)
-    return None
 
 
 def config_of(folder: str) -> str:
@@ -196,8 +188,7 @@ def parsed(text: str) -> dict:
 def readable(folder: str, user: pwd.struct_passwd | None) -> bool:
     """Whether this user can read the model's config.json: tried, since folders above it count too."""
     test = ["test", "-r", os.path.join(folder, "config.json")]
-    identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user and os.geteuid() == 0 else {}
-    return subprocess.run(test, check=False, **identity).returncode == 0  # type: ignore[call-overload]
+    return subprocess.run(test, check=False, **identity(user)).returncode == 0
 
 
 def refusal(error: dict, args: dict, options: list[dict]) -> str:
@@ -216,18 +207,17 @@ def ask(python: str, question: str, environment: dict, user: pwd.struct_passwd |
     program = os.path.join(tmpdir, "sglang_parser.py")
     with open(program, "w", encoding="utf-8") as stream:
         stream.write(inspect.getsource(sglang_parser))
-    identity = {}
-    if user and os.geteuid() == 0:
+    who = identity(user)
+    if user and who:
         os.chmod(tmpdir, 0o755)
         os.chmod(program, 0o644)
         home = os.path.join(tmpdir, "home")
         os.makedirs(home, exist_ok=True)
         os.chown(home, user.pw_uid, user.pw_gid)
-        identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
     else:
         home = tmpdir
     own = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": home, "TMPDIR": home, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(  # type: ignore[call-overload]
+    done = subprocess.run(
         [python, program],
         input=question,
         env={**own, **{name: str(value) for name, value in environment.items()}},
@@ -236,7 +226,7 @@ def ask(python: str, question: str, environment: dict, user: pwd.struct_passwd |
         text=True,
         timeout=TIMEOUT,
         check=False,
-        **identity,
+        **who,
     )
     try:
         return json.loads(done.stdout)
@@ -251,31 +241,6 @@ def ask(python: str, question: str, environment: dict, user: pwd.struct_passwd |
             ],
             "options": [],
         }
-
-
-def recalled(path: str | None, wanted: str) -> dict:
-    try:
-        with open(path or "", encoding="utf-8") as stream:
-            kept = json.load(stream)
-    except (OSError, ValueError):
-        return {}
-    return kept.get(wanted, {}) if isinstance(kept, dict) else {}
-
-
-def keep(path: str, wanted: str, answer: dict) -> None:
-    """Beside the last few others: a deployment asks before the patches are in, and after."""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            kept = json.load(stream)
-    except (OSError, ValueError):
-        kept = {}
-    others = {name: value for name, value in kept.items() if name != wanted} if isinstance(kept, dict) else {}
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as stream:
-        json.dump({**dict(list(others.items())[1 - KEPT :]), wanted: answer}, stream)
-    os.chmod(temporary, 0o600)
-    os.replace(temporary, path)
 
 
 def main() -> None:
@@ -303,7 +268,7 @@ def main() -> None:
         if module.check_mode:
             module.exit_json(changed=False, asked=False, cached=False, words=argv)
         module.fail_json(msg=f"There is no {python}; the release is built before its parser can be asked.")
-    user = account(module.params["user"])
+    user = account(module.params["user"], "nobody")
     if user is None and os.geteuid() == 0:
         module.fail_json(
             msg=f"The node has neither {module.params['user']} nor nobody; a release's code is not run as root."

@@ -153,6 +153,7 @@ reloaded:
 """
 
 import contextlib
+import glob
 import grp
 import hashlib
 import json
@@ -198,7 +199,6 @@ SPEC: Dict[str, Any] = {
     "listens": {"type": "list", "elements": "int", "default": []},
 }
 ETC = "/etc/sglang"
-NEW = ".new"  # of a file until it is whole
 OWNER = GROUP = 0  # root, of every file and of a key file
 # Seconds that a unit has to take its ports: nginx itself tries for 2.5 s.
 PATIENCE = 10.0
@@ -356,34 +356,14 @@ def look(path: str) -> Found:
         return Found()
 
 
-def put(path: str, text: str, mode: int, uid: int, gid: int) -> None:
-    """Whole or not at all, and never readable by more than it shall be: the temporary file is root's alone until it is written."""
-    folder = os.path.dirname(path)
-    os.makedirs(folder, mode=0o755, exist_ok=True)
-    temporary = path + NEW
-    unlink(temporary)  # of a run that was killed
-    try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fchown(handle, uid, gid)
-            os.fchmod(handle, mode)
-            os.fsync(handle)
-        os.replace(temporary, path)
-    except BaseException:
-        unlink(temporary)
-        raise
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def leftovers(path: str) -> List[str]:
+    """Temporary files of runs that were killed while they wrote: a part of a secret may be in them."""
+    return glob.glob(f"{glob.escape(path)}.*{node.NEW}")
 
 
 def put_back(path: str, there: Found) -> None:
     if there.text is not None:
-        put(path, there.text, there.mode, there.uid, there.gid)
+        node.write(path, there.text, there.mode, there.uid, there.gid)
         return
     unlink(path)
     if there.masked:
@@ -525,7 +505,8 @@ class Companion:
             return
         paths = [f["path"] for f in self.params["files"]] + list(self.params["secrets"])
         paths += [self.params["key_target"]] if self.params["key_target"] else []
-        there = [path + end for path in dict.fromkeys(paths) for end in ("", NEW) if os.path.lexists(path + end)]
+        there = [path for path in dict.fromkeys(paths) if os.path.lexists(path)]
+        there += [left for path in dict.fromkeys(paths) for left in leftovers(path)]
         known = {unit: node.show(unit, PROPERTIES) for unit in self.unit_paths}
         # A unit of the same name that a package brings is none of ours; one whose file is gone has no path.
         ours = {u: s for u, s in known.items() if s.get("FragmentPath", "") in ("", os.devnull, self.unit_paths[u])}
@@ -587,7 +568,9 @@ class Switch:
     def run(self) -> None:
         try:
             for file in self.step.write:
-                put(file.path, file.text, file.mode, OWNER, file.gid)
+                for left in leftovers(file.path):
+                    unlink(left)
+                node.write(file.path, file.text, file.mode, OWNER, file.gid)
                 self.written.append(file)
             self.judge()
             self.load()

@@ -348,7 +348,7 @@ class Server:
         return {
             "active": self.shown.get("ActiveState", "unknown"),
             "pid": pid,
-            "digest": node.running_digest(pid) if pid else "",
+            "digest": (node.running_digest(pid) if pid else "") or "",
             "invocation_id": self.shown.get("InvocationID", ""),
             "restarts": int(self.shown.get("NRestarts") or 0),
             "since": self.shown.get("ActiveEnterTimestamp", ""),

@@ -175,7 +175,6 @@ seconds:
   returned: always
 """
 
-import contextlib
 import inspect
 import json
 import os
@@ -186,6 +185,7 @@ import tempfile
 
 from ansible.module_utils import sglang_probe
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sglang_release_python import account, identity
 
 # How much longer than its own limit the probe may take: to ask /health whether the server hangs, and to start.
 GRACE = 60
@@ -217,13 +217,6 @@ FIELDS = ("url", "model", "questions", "timeout", "request_timeout", "api_key")
 
 class ProbeError(Exception):
     """The probe could not be run, or did not end."""
-
-
-def account(name: str) -> pwd.struct_passwd | None:
-    for candidate in (name, "nobody"):
-        with contextlib.suppress(KeyError):
-            return pwd.getpwnam(candidate)
-    return None
 
 
 def refused(params: dict) -> str:
@@ -261,13 +254,12 @@ def probe(python: str, question: str, limit: float, user: pwd.struct_passwd | No
     program = os.path.join(folder, "sglang_probe.py")
     with open(program, "w", encoding="utf-8") as stream:
         stream.write(inspect.getsource(sglang_probe))
-    identity = {}
-    if user and os.geteuid() == 0:
+    who = identity(user)
+    if who:
         os.chmod(folder, 0o755)
         os.chmod(program, 0o644)
-        identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
     try:
-        done = subprocess.run(  # type: ignore[call-overload]
+        done = subprocess.run(
             [python, "-I", "-B", program],
             input=question,
             env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": folder},
@@ -276,7 +268,7 @@ def probe(python: str, question: str, limit: float, user: pwd.struct_passwd | No
             text=True,
             timeout=limit,
             check=False,
-            **identity,
+            **who,
         )
     except subprocess.TimeoutExpired as error:
         where = last_check(as_text(error.stderr))
@@ -322,7 +314,7 @@ def main() -> None:
             f"There is no {params['python']}; the probe runs with a release's interpreter, so the release comes first."
         )
         module.fail_json(msg=text, summary=text, **nothing)
-    user = account(params["user"])
+    user = account(params["user"], "nobody")
     if user is None and os.geteuid() == 0:
         text = f"The node has neither {params['user']} nor nobody; a release's Python is not run as root."
         module.fail_json(msg=text, summary=text, **nothing)

@@ -363,16 +363,6 @@ def process_drift(digest: str | None, entry: dict, entries: list[dict], others: 
     return found
 
 
-def deployment_of(pid: int) -> str | None:
-    """The digest that a process carries; empty without one, None when it is gone or may not be read."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as stream:
-            words = stream.read().decode(errors="replace").split("\0")
-    except OSError:
-        return None
-    return next((word.partition("=")[2] for word in words if word.startswith("SGLANG_DEPLOYMENT=")), "")
-
-
 def options_of(words: list[str]) -> dict[str, str]:
     """Model, host and port of a server's command line. Nothing else is taken from it."""
     names = {
@@ -838,7 +828,7 @@ def unit_of(state: dict[str, str], text: str, command: list[str]) -> dict:
         "result": state.get("Result", ""),
         "file": state.get("UnitFileState", ""),
         "pid": pid,
-        "digest": deployment_of(pid) if pid else None,
+        "digest": sglang_node.running_digest(pid) if pid else None,
         "invocation_id": state.get("InvocationID", ""),
         "restarts": int(state.get("NRestarts") or 0),
         "since": "" if uptime is None else utc(time.time() - uptime),

@@ -19,6 +19,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterable
+from typing import Optional
 
 ROOT = "/var/lib/sglang"
 RUN = "/run/sglang"
@@ -27,6 +28,7 @@ UNITS = "/etc/systemd/system"
 HEADER = "Written by sglang-rtxpro"
 GATE = "closed"
 UPSTREAM = "upstream.conf"
+NEW = ".new"  # of a file until it is whole
 
 
 # --- files and clocks -----------------------------------------------------------------------------------------------------
@@ -73,17 +75,22 @@ def read_json(path: str) -> dict:
         return {}
 
 
-def write(path: str, text: str, mode: int = 0o644) -> None:
-    """Whole or not at all, also over a power cut: a temporary file, on disk, renamed, the folder on disk."""
+def write(path: str, text: str, mode: int = 0o644, uid: int = -1, gid: int = -1) -> None:
+    """Whole or not at all, also over a power cut: a temporary file, on disk, renamed, the folder on disk.
+
+    Never readable by more than it shall be: the temporary file is its maker's alone until it is written.
+    """
     folder = os.path.dirname(path)
     os.makedirs(folder, mode=0o755, exist_ok=True)
-    temporary = f"{path}.{os.getpid()}.new"
+    temporary = f"{path}.{os.getpid()}{NEW}"
     try:
-        with open(temporary, "w", encoding="utf-8") as stream:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as stream:
             stream.write(text)
             stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, mode)
+            os.fchown(handle, uid, gid)
+            os.fchmod(handle, mode)
+            os.fsync(handle)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -245,13 +252,13 @@ def masked(path: str) -> bool:
     return os.path.islink(path) and os.path.realpath(path) == os.devnull
 
 
-def running_digest(pid: int) -> str:
-    """The deployment that a process was started for; empty when it has none, or is gone."""
+def running_digest(pid: int) -> Optional[str]:
+    """The deployment that a process was started for; empty when it has none, None when it is gone or may not be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as stream:
             pairs = stream.read().decode(errors="replace").split("\0")
     except OSError:
-        return ""
+        return None
     return next((pair.partition("=")[2] for pair in pairs if pair.startswith("SGLANG_DEPLOYMENT=")), "")
 
 

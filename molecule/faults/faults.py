@@ -373,7 +373,6 @@ class Case:
     run: Callable[[Node], str]
     may_lose: bool = False
     traffic: bool = True
-    again: bool = False  # whether a rerun of the deployment is part of it: its answer is checked by the case itself
 
 
 CASES: list[Case] = []
@@ -388,6 +387,7 @@ def case(title: str, **options: bool) -> Callable[[Callable[[Node], str]], Calla
 
 
 BACK = "was put back and serves again"
+SEEN = "seen by the proof, put back; no client met it"
 
 
 @contextlib.contextmanager
@@ -496,28 +496,41 @@ def full_commit(node: Node) -> str:
     return "the last deployment was put back, though its record could not be written"
 
 
+# Engines with a fault (molecule/faults/injector): title, the fault, what the run says, what happened.
+FAULTY = [
+    ("A start that crashes at once", "crash_at_import", "died after", "told at once, put back"),
+    (
+        "A start that crashes after the weights are loaded",
+        "crash_after_load",
+        "died after",
+        "told with its stage, put back",
+    ),
+    ("A server that crashes when it is ready", "crash_after_ready", "", "seen by the proof, put back"),
+    (
+        "A server that hangs when it is ready",
+        "hang_after_ready",
+        "",
+        "given up after sglang_server_proof_timeout, put back",
+    ),
+    ("Garbage: one token for ever", "constant_token", "repetition", SEEN),
+    ("Not a number in the logits", "nan_logits", "", SEEN),
+    ("Answers that are right alone, and mixed up in a batch", "batch_mixup", "batch", SEEN),
+]
+
+
+def faulty(fault: str, says: str, happened: str) -> Callable[[Node], str]:
+    def run(node: Node) -> str:
+        node.play("deploy", **node.fault(fault)).failed(says, BACK)
+        return happened
+
+    return run
+
+
+for title, *about in FAULTY:
+    case(title)(faulty(*about))
+
+
 # The start.
-
-
-@case("A start that crashes at once")
-def crash_at_once(node: Node) -> str:
-    run = node.play("deploy", **node.fault("crash_at_import"))
-    run.failed("died after", BACK)
-    return "told at once, put back"
-
-
-@case("A start that crashes after the weights are loaded")
-def crash_after_load(node: Node) -> str:
-    run = node.play("deploy", **node.fault("crash_after_load"))
-    run.failed("died after", BACK)
-    return "told with the stage it was in, put back"
-
-
-@case("A server that crashes when it is ready")
-def crash_after_ready(node: Node) -> str:
-    run = node.play("deploy", **node.fault("crash_after_ready"))
-    run.failed(BACK)
-    return "seen by the proof, put back"
 
 
 @case("A start that hangs")
@@ -556,34 +569,6 @@ time.sleep(seconds)
 
 
 # The proof.
-
-
-@case("Garbage: one token for ever")
-def garbage(node: Node) -> str:
-    run = node.play("deploy", **node.fault("constant_token"))
-    run.failed("repetition", BACK)
-    return "seen by the proof, put back; no client met it"
-
-
-@case("Not a number in the logits")
-def nan(node: Node) -> str:
-    run = node.play("deploy", **node.fault("nan_logits"))
-    run.failed(BACK)
-    return "seen by the proof, put back; no client met it"
-
-
-@case("Answers that are right for one request alone, and mixed up in a batch")
-def batch_mixup(node: Node) -> str:
-    run = node.play("deploy", **node.fault("batch_mixup"))
-    run.failed("batch", BACK)
-    return "seen by the proof, put back; no client met it"
-
-
-@case("A server that hangs when it is ready")
-def hang_after_ready(node: Node) -> str:
-    run = node.play("deploy", **node.fault("hang_after_ready"))
-    run.failed(BACK)
-    return "given up after sglang_server_proof_timeout, put back"
 
 
 @case("Wrong answers")

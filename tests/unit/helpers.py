@@ -1,12 +1,20 @@
-"""What several unit tests need: a module run in this process, as Ansible's own unit tests do, and a small HTTP server."""
+"""What several unit tests need: a module run in this process, as Ansible's own unit tests do, a small HTTP server, sources."""
 
 from __future__ import annotations
 
 import contextlib
 import http.server
 import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
 import threading
+import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,3 +35,29 @@ def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+SOURCES = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sglang-rtxpro/sources"
+
+
+def download(pin: str, name: str, kept: re.Pattern[str], *words: str) -> Path:
+    """The folder `name` of the cache with the few files of a package (name==version) that are needed; the wheel is not kept."""
+    folder = SOURCES / name
+    if folder.is_dir():
+        return folder
+    SOURCES.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=SOURCES))
+    try:
+        argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+        argv += ["--python-version", "3.12", *words, "--dest", str(scratch), pin]
+        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        (wheel,) = scratch.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(scratch / "site", [name for name in archive.namelist() if kept.match(name)])
+        try:
+            (scratch / "site").rename(folder)
+        except OSError:
+            assert folder.is_dir(), "another test run was quicker"
+    finally:
+        shutil.rmtree(scratch)
+    return folder

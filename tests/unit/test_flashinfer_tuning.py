@@ -135,7 +135,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 
     monkeypatch.setattr(module.Release, "ask", ask)
     monkeypatch.setattr(module, "driver", lambda: there.answer["driver"])
-    monkeypatch.setattr(module, "account", lambda name: pwd.getpwuid(os.geteuid()))
+    monkeypatch.setattr(module, "account", lambda *_names: pwd.getpwuid(os.geteuid()))
     return there
 
 
@@ -677,7 +677,7 @@ class TestAsAnotherUser:
     @pytest.fixture(autouse=True)
     def nobody(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> Any:
         who = pwd.getpwnam("nobody")
-        monkeypatch.setattr(module, "account", lambda name: who)
+        monkeypatch.setattr(module, "account", lambda *_names: who)
         folder = node.folder
         while folder != Path("/"):  # pytest's own folders are closed to others
             if not folder.stat().st_mode & 0o001:

@@ -15,18 +15,16 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import types
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import flashinfer_tuning as module
+import helpers
 import pytest
 from ansible.module_utils import flashinfer_probe
 from helpers import run_module
 from test_flashinfer_tuning import BLOCKLIST, CARD, ENGINE, MOE, MOE_NAME, artefact_of, cache_text, python_text
-from test_python_source_patch_releases import CACHE
 from test_python_source_patch_releases import download as sglang_sources
 from test_sglang_parser import parsers
 
@@ -44,26 +42,8 @@ GEMM1 = ("trtllm::fused_moe::gemm1", "MoERunner", SHAPES)
 
 
 def download(version: str) -> Path:
-    """The folder that holds the few files of a FlashInfer; the wheel itself is not kept."""
-    folder = CACHE / f"flashinfer-{version}"
-    if folder.is_dir():
-        return folder
-    CACHE.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".flashinfer-{version}-", dir=CACHE))
-    try:
-        argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-        argv += ["--python-version", "3.12", "--dest", str(scratch), f"flashinfer-python=={version}"]
-        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        (wheel,) = scratch.glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(scratch / "site", [name for name in archive.namelist() if KEPT.match(name)])
-        try:
-            (scratch / "site").rename(folder)
-        except OSError:
-            assert folder.is_dir(), "another test run was quicker"
-    finally:
-        shutil.rmtree(scratch)
-    return folder
+    """The folder that holds the few files of a FlashInfer."""
+    return helpers.download(f"flashinfer-python=={version}", f"flashinfer-{version}", KEPT)
 
 
 @functools.cache

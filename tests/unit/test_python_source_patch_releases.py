@@ -11,14 +11,11 @@ import operator
 import os
 import re
 import shutil
-import subprocess
-import sys
-import tempfile
 import types
-import zipfile
 from pathlib import Path
 from typing import Any
 
+import helpers
 import pytest
 import python_source_patch as module
 import yaml
@@ -28,7 +25,6 @@ from test_python_source_patch import filled, replace
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sglang-rtxpro/sources"
 AUTOTUNE = yaml.safe_load((ROOT / "patches/flashinfer-cutlass-autotune.yml").read_text())
 SM120 = yaml.safe_load((ROOT / "patches/sm120-extend-attention.yml").read_text())
 RUNNER = "sglang/srt/model_executor/model_runner.py"
@@ -44,26 +40,8 @@ NO_GATE = ["0.5.5", "0.5.6"]
 
 
 def download(version: str) -> Path:
-    """The folder that holds a release's few files; the wheel itself is not kept."""
-    folder = CACHE / version
-    if folder.is_dir():
-        return folder
-    CACHE.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{version}-", dir=CACHE))
-    try:
-        argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-        argv += ["--python-version", "3.12", "--platform", "manylinux_2_34_x86_64", "--dest", str(scratch)]
-        subprocess.run([*argv, f"sglang=={version}"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        (wheel,) = scratch.glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(scratch / "site", [name for name in archive.namelist() if KEPT.match(name)])
-        try:
-            (scratch / "site").rename(folder)
-        except OSError:
-            assert folder.is_dir(), "another test run was quicker"
-    finally:
-        shutil.rmtree(scratch)
-    return folder
+    """The folder that holds a release's few files."""
+    return helpers.download(f"sglang=={version}", version, KEPT, "--platform", "manylinux_2_34_x86_64")
 
 
 @pytest.fixture
@@ -116,7 +94,7 @@ def difference(before: str, after: str) -> list[str]:
 def test_the_gate_is_opened_and_closed_again(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, after = round_trip(capsys, site, AUTOTUNE)
     assert difference(before, after) == ['-            # "flashinfer_cutlass",', '+            "flashinfer_cutlass",']
-    cached = CACHE / next(site.glob("*.dist-info")).name.split("-")[1].removesuffix(".dist")
+    cached = helpers.SOURCES / next(site.glob("*.dist-info")).name.split("-")[1].removesuffix(".dist")
     assert (cached / RUNNER).read_text() == before, "the hard link in the cache"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import sglang_args as module
+from ansible.module_utils.sglang_release_python import account, keep, recalled
 from helpers import run_module
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +43,7 @@ def config() -> dict[str, Any]:
 @pytest.fixture
 def as_oneself(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environments lie in the cache of the one who tests, which another user cannot enter."""
-    monkeypatch.setattr(module, "account", lambda name: pwd.getpwuid(os.geteuid()))
+    monkeypatch.setattr(module, "account", lambda *_names: pwd.getpwuid(os.geteuid()))
 
 
 @pytest.mark.slow
@@ -143,10 +144,10 @@ def test_another_content_asks_anew(tmp_path: Path) -> None:
 def test_a_kept_answer_that_is_torn_is_asked_anew(tmp_path: Path) -> None:
     kept = tmp_path / "arguments.json"
     kept.write_text('{"key": "k", "answ')
-    assert module.recalled(str(kept), "k") == {}
-    module.keep(str(kept), "k", {"resolved": {}})
-    assert module.recalled(str(kept), "k") == {"resolved": {}}
-    assert module.recalled(str(kept), "other") == {}
+    assert recalled(str(kept), "k") == {}
+    keep(str(kept), "k", {"resolved": {}})
+    assert recalled(str(kept), "k") == {"resolved": {}}
+    assert recalled(str(kept), "other") == {}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -154,4 +155,4 @@ def test_a_config_that_the_servers_user_cannot_read_is_not_taken_for_one(tmp_pat
     (tmp_path / "config.json").write_text("{}")
     tmp_path.chmod(0o700)
     assert module.readable(str(tmp_path), None)
-    assert not module.readable(str(tmp_path), module.account("nobody"))
+    assert not module.readable(str(tmp_path), account("nobody"))

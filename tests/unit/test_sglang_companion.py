@@ -429,14 +429,14 @@ def test_a_port_that_another_has(host: Node, run: Run) -> None:
 def test_a_full_disk(host: Node, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run()
     before = host.texts()
-    put = module.put
+    write = module.node.write
 
     def full(path: str, text: str, *more: int) -> None:
         if text == f"{HEAD}[Service]\nExecStart=/bin/2\n":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        put(path, text, *more)
+        write(path, text, *more)
 
-    monkeypatch.setattr(module, "put", full)
+    monkeypatch.setattr(module.node, "write", full)
     told = run(conf="conf 2", unit="2")
     assert "No space left on device" in told["msg"] and "nothing was loaded" in told["msg"]
     assert host.texts() == before and loaded(host)
@@ -540,7 +540,7 @@ def test_a_killed_run_and_a_boot(host: Node, run: Run) -> None:
 def test_a_temporary_file_of_a_killed_run(host: Node, run: Run) -> None:
     etc = host.root / "etc/sglang/sglang"
     etc.mkdir(parents=True)
-    (etc / "keys.conf.new").write_text("half")
+    (etc / "keys.conf.77.new").write_text("half")
     run()
     assert sorted(path.name for path in etc.iterdir()) == ["front.conf", "keys.conf"]
 

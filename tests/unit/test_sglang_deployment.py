@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import sglang_deployment as module
 from ansible.module_utils import sglang_node as node
-from ansible.module_utils.testing import patch_module_args
+from helpers import run_module
 
 from action_plugins import sglang_deployment as action
 
@@ -107,7 +106,8 @@ def test_releases_that_are_named_anywhere_stay() -> None:
 class Host:
     """A node's folders and a systemctl that remembers what it was told."""
 
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
         self.root = tmp_path / "root"
         self.releases = tmp_path / "releases"
         self.calls: list[tuple[str, ...]] = []
@@ -134,19 +134,12 @@ class Host:
         self.monkeypatch.setattr(module.Server, "_running", lambda _self: running)
 
     def run(self, state: str, check: bool = False, **params: Any) -> dict[str, Any]:
-        given = {"name": "sglang", "state": state, "root": str(self.root), "_ansible_check_mode": check, **params}
-        import io
-        from contextlib import redirect_stdout
-
-        out = io.StringIO()
-        with patch_module_args(given), pytest.raises(SystemExit), redirect_stdout(out):
-            module.main()
-        return json.loads(out.getvalue())
+        return run_module(module, self.capsys, check, name="sglang", state=state, root=str(self.root), **params)
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    return Host(tmp_path, monkeypatch)
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Host:
+    return Host(tmp_path, monkeypatch, capsys)
 
 
 FACTS = {"url": "http://127.0.0.1:30000", "model": "m", "start_timeout": 60, "python": sys.executable}

@@ -657,7 +657,7 @@ def map_of_answers() -> list[probe.Answer]:
 @pytest.fixture
 def as_oneself(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter of the tests lies where another user cannot enter."""
-    monkeypatch.setattr(module, "account", lambda name: pwd.getpwuid(os.geteuid()))
+    monkeypatch.setattr(module, "account", lambda *_names: pwd.getpwuid(os.geteuid()))
 
 
 def smoke(capsys: pytest.CaptureFixture[str], url: str = "http://127.0.0.1:9", **more: Any) -> dict[str, Any]:
@@ -734,7 +734,7 @@ def test_an_interpreter_that_cannot_run_the_probe(
 
 
 def test_a_node_without_another_user(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "account", lambda name: None)
+    monkeypatch.setattr(module, "account", lambda *_names: None)
     monkeypatch.setattr(module.os, "geteuid", lambda: 0)
     assert "is not run as root" in smoke(capsys, user="sglang")["msg"]
 

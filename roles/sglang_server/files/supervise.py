@@ -569,7 +569,7 @@ def gather(name: str, record: sglang_node.Record, memory: Memory, hang: float, p
     failed = shown.get("ActiveState") == "failed"
     unit = as_unit(shown, time.monotonic(), stopped=failed and look_up_stop(unit_name))
     known: dict[str, Any] = {"boot": boot, "hang": hang, "pause": pause, "state": state, "unit": unit}
-    running = sglang_node.running_digest(unit.pid) if unit.pid else ""
+    running = (sglang_node.running_digest(unit.pid) if unit.pid else "") or ""
     known.update(lock=record.lock(), closed=sglang_node.gate_closed(record), running=running)
     on_disk = sglang_node.read_text(sglang_node.unit_path(name))
     if state.get("phase") == "switched":
