@@ -54,7 +54,8 @@ def begin(
     """Start a program that nobody waits for. What another job left in the folder goes.
 
     `wanted` says what it is for, so that another run knows whether it is its own. `identity` is what subprocess.Popen takes to
-    become another user. OSError where the folder cannot be written; that the program cannot be run is in its errors, with status 127.
+    become another user. OSError where the folder cannot be written. That the program cannot be run is in its errors, with
+    status 127.
     """
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder, mode=0o700)
