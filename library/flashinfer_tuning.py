@@ -23,8 +23,10 @@ options:
     description:
       - V(present) installs the artefact, V(absent) removes it.
       - V(inspected) changes nothing and never fails for what it finds. It returns the same facts.
+      - V(collected) reads what the engine's autotuner wrote for each rank, after a start, and returns it as an artefact's files.
+        For V(autotune_cache). O(artefact.files) and O(artefact.gain) are not known yet and are left empty.
     type: str
-    choices: [present, absent, inspected]
+    choices: [present, absent, inspected, collected]
     default: present
   python:
     description: The release's interpreter, for example C(/opt/sglang/releases/glm5-0123abcd/venv/bin/python).
@@ -327,6 +329,14 @@ hidden:
   type: list
   elements: str
   returned: for V(triton_moe)
+artefact:
+  description: The artefact with its C(files) by SHA-256.
+  type: dict
+  returned: for O(state=collected)
+files:
+  description: File name to text. One C(rank.json) for all ranks.
+  type: dict
+  returned: for O(state=collected)
 node:
   description: What the release said, C(devices) (name and capability each), C(versions) and FlashInfer's own C(metadata).
   type: dict
@@ -815,6 +825,8 @@ class Judge:
             self.plan.notes.append(
                 f"The artefact was made with driver {artefact['driver']}, and the node has {driver}."
             )
+        if self.params["state"] == "collected":
+            return  # it is measured with what is collected here
         gain = artefact.get("gain")
         if gain is None and self.kind != "tactics_blocklist":
             self.refuse("The artefact does not say what it gains (gain), so nothing speaks for installing it.")
@@ -986,7 +998,7 @@ class Judge:
             self.refuse("An artefact of kind autotune_cache says for how many ranks it is (ranks).")
         elif min(ranks["tp"], ranks["pp"], ranks["dp"]) < 1 or (ranks["dp_attention"] and ranks["tp"] % ranks["dp"]):
             self.refuse(f"ranks are {ranks}, expected numbers from 1 on, and with dp_attention a dp that divides tp.")
-        elif names != [ALL_RANKS]:
+        elif names != [ALL_RANKS] and self.params["state"] != "collected":
             wanted = set(rank_names(ranks))
             if {*names} != wanted:
                 lacking, strange = sorted(wanted - {*names}), sorted({*names} - wanted)
@@ -1527,6 +1539,7 @@ class Tuning:
         self.module = module
         self.params = module.params
         self.user = account(self.params["user"])
+        self.release_said: dict = {}
         self.result: dict[str, Any] = {
             "changed": False,
             "status": "refused",
@@ -1549,6 +1562,7 @@ class Tuning:
             )
         release = Release(self.module, self.user or account("nobody"))
         node = release.answer()
+        self.release_said = node
         metadata = (node.get("flashinfer") or {}).get("metadata")
         plan = Judge(params, node, cache_dir_of(params, self.user)).judged()
         for place in plan.places:
@@ -1628,6 +1642,35 @@ class Tuning:
             # The files, then what tells of them.
             Write(self.user).run(sorted(due, key=lambda place: place.kind == "note"))
 
+    def collected(self, plan: Plan) -> None:
+        """What the ranks wrote, judged like an artefact that is to be installed."""
+        if self.params["artefact"]["kind"] != "autotune_cache":
+            raise Refused([f"The engine writes no {self.params['artefact']['kind']}; autotune_cache is collected."])
+        texts: dict[str, str] = {}
+        for place in plan.places:
+            if place.kind != "cache":
+                continue
+            if place.before is None:
+                plan.problems.append(
+                    f"There is no {place.path}: no rank tuned that far, or the server was started with other arguments."
+                )
+            else:
+                texts[os.path.basename(place.path)] = place.before
+        first = next(iter(texts), "")
+        if not plan.problems:
+            # Judged as what would be installed, by the same rules.
+            files = {ALL_RANKS: texts[first]}
+            found = {**self.params["artefact"], "files": {name: sha256(text) for name, text in files.items()}}
+            judge = Judge({**self.params, "artefact": found, "files": files}, self.release_said, "")
+            plan.problems += judge.judged().problems
+            self.result.update(artefact=found, files=files, entries=judge.entries)
+        if plan.problems:
+            raise Refused(plan.problems)
+        differ = disagreements({name: read_json_text(text) for name, text in texts.items()})
+        if differ:
+            plan.notes.append(f"The ranks tuned alone and differ; the file of {first} is for all. First: {differ[0]}.")
+        self.result["message"] = f"{self.result['entries']} tuned choices of {len(texts)} ranks."
+
     def reachable(self, plan: Plan) -> None:
         """Whether the user could read what is written, before it is."""
         for place in plan.places:
@@ -1698,7 +1741,7 @@ ENGINE = {
     "draft_quantization": {"type": "str"},
 }
 SPEC = {
-    "state": {"type": "str", "choices": ["present", "absent", "inspected"], "default": "present"},
+    "state": {"type": "str", "choices": ["present", "absent", "inspected", "collected"], "default": "present"},
     "python": {"type": "path", "required": True},
     "artefact": {"type": "dict", "required": True, "options": ARTEFACT},
     "files": {"type": "dict", "default": {}},

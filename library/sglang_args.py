@@ -120,6 +120,14 @@ autotune:
   description: C(runs) (whether the release's gate lets FlashInfer autotune; null when it could not be asked) and C(why).
   type: dict
   returned: when asked
+config_class:
+  description: Class of the model's configuration, as the release reads it.
+  type: str
+  returned: when asked, and the model's folder is there
+dtype:
+  description: The model's dtype as resolved, such as V(bfloat16).
+  type: str
+  returned: when asked, and the model's folder is there
 log:
   description: What the release logged while it resolved.
   type: list
@@ -217,10 +225,13 @@ def ask(python: str, question: str, environment: dict, user: pwd.struct_passwd |
     else:
         home = tmpdir
     own = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": home, "TMPDIR": home, "HF_HUB_OFFLINE": "1"}
+    given = {name: str(value) for name, value in environment.items()}
+    if "SGLANG_CACHE_DIR" in given:  # the server's, and not there yet; a release writes into it when it is imported
+        given["SGLANG_CACHE_DIR"] = home
     done = subprocess.run(
         [python, program],
         input=question,
-        env={**own, **{name: str(value) for name, value in environment.items()}},
+        env={**own, **given},
         cwd=home,
         capture_output=True,
         text=True,
@@ -310,6 +321,7 @@ def main() -> None:
             module.exit_json(changed=False, asked=True, cached=False, refusal=text, **more)
         answer = {
             **{name: found[name] for name in ("given", "resolved", "autotune", "log")},
+            **{name: found[name] for name in ("config_class", "dtype") if name in found},
             **{name: told[name] for name in ("sglang", "versions")},
             "seconds": round(time.monotonic() - started, 1),
         }

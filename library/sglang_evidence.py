@@ -64,7 +64,9 @@ options:
     default: []
     suboptions:
       op:
-        description: The operation as FlashInfer names it, with V(*) and V(?), or the name of a layer.
+        description:
+          - The operation as FlashInfer names it, with V(*) and V(?), or the name of a layer.
+          - V(flashinfer_autotune), by its name, accepts whatever the verdict of autotuning is. On a CPU, say.
         type: str
         required: true
       min_tokens:
@@ -115,11 +117,11 @@ verdict:
   returned: always
   choices: [tuned, loaded, partial, fallback, "off", silent]
 proved:
-  description: Whether the verdict is V(tuned) or V(loaded), or V(partial) with everything that fell back accepted.
+  description: Whether the verdict is V(tuned) or V(loaded), or RV(explained).
   type: bool
   returned: always
 explained:
-  description: Whether it is V(partial) and O(accept) explains all of it.
+  description: Whether O(accept) explains the verdict. V(partial) with all that fell back accepted, or autotuning itself accepted.
   type: bool
   returned: always
 summary:

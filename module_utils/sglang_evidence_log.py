@@ -1309,6 +1309,12 @@ class Judge:
             and all(one["completed"] >= one["begun"] for one in main["ranks"].values())
             and not counts["ranks_absent"]
         )
+        # Named itself, and not by a pattern: whatever is said of it is known and accepted.
+        named = verdict not in (TUNED, LOADED) and next(
+            (str(entry["why"]) for entry in self.known.accept if entry["op"] == "flashinfer_autotune"), ""
+        )
+        if named:
+            main["accepted"] = named
         said = {
             TUNED: "FlashInfer's kernels are tuned",
             LOADED: "FlashInfer's kernels use loaded configurations",
@@ -1320,9 +1326,9 @@ class Judge:
         joint = " " if verdict == OFF and main["why"].startswith("by ") else ": "
         return {
             "verdict": verdict,
-            "proved": verdict in (TUNED, LOADED) or explained,
-            "explained": explained,
-            "summary": f"{said}{joint}{main['why']}.".replace("..", "."),
+            "proved": verdict in (TUNED, LOADED) or explained or bool(named),
+            "explained": explained or bool(named),
+            "summary": f"{said}{joint}{main['why']}{f' (accepted: {named})' if named else ''}.".replace("..", "."),
             "layers": layers,
             "fallbacks": [{key: value for key, value in one.items() if key != "lines"} for one in self.fallbacks],
             "fallbacks_shown": self.shown(),

@@ -199,6 +199,17 @@ def ask_gate(args: Any, values: dict[str, Any]) -> bool:
     return should_run_flashinfer_autotune(runner)
 
 
+def model_of(args: Any) -> dict[str, Any]:
+    """What goes into the key of SGLang's autotuner's cache besides arguments: the class of the model's config, and its dtype."""
+    try:
+        from sglang.srt.configs.model_config import ModelConfig
+
+        model = ModelConfig.from_server_args(args)
+        return {"config_class": type(model.hf_config).__name__, "dtype": str(model.dtype).replace("torch.", "")}
+    except Exception:  # a model that is not there, or whose code is not
+        return {}
+
+
 def without_code(config: Any) -> Any:
     """A config.json without the entries that point to Python files of the checkpoint, which are not there."""
     if isinstance(config, dict):
@@ -239,6 +250,7 @@ def judge(case: dict[str, Any]) -> dict[str, Any]:
                 "traceback": traceback.format_exc().splitlines()[-8:],
             }
         told["autotune"] = gate(args, values)
+        told.update(model_of(args))
     if path:
         told["log"] = [line.replace(folder, path) for line in lines]
         values = {key: path if value == folder else value for key, value in values.items()}

@@ -765,3 +765,41 @@ def test_every_artefact_lies_where_it_belongs() -> None:
             "files"
         ]
         assert {file.name for file in path.parent.iterdir()} == {"artefact.yml", *artefact["files"]}
+
+
+# --- what the engine wrote
+
+
+def nothing_yet() -> tuple[dict, dict]:
+    """An artefact before it is collected and measured."""
+    artefact, _ = cache()
+    return {key: value for key, value in {**artefact, "files": {}}.items() if key != "gain"}, {}
+
+
+def test_collected_is_what_can_be_installed(node: Node, run: Run) -> None:
+    run(cache())
+    before = tree(node.folder)
+    done = run(nothing_yet(), state="collected")
+    assert (done["changed"], done["entries"], tree(node.folder)) == (False, 1, before), done
+    assert done["files"] == {"rank.json": cache_text()}
+    artefact = {key: value for key, value in done["artefact"].items() if value is not None}
+    assert artefact["files"] == {"rank.json": module.sha256(cache_text())}
+    gained = {**artefact, "gain": cache()[0]["gain"]}
+    assert run((gained, done["files"]))["changed"] is False
+
+
+def test_ranks_that_tuned_alone_give_one_file(node: Node, run: Run) -> None:
+    run(cache())
+    cache_files(node)[3].write_text(cache_text(tactic=6))
+    done = run(nothing_yet(), state="collected")
+    assert done["files"] == {"rank.json": cache_text()}
+    assert "The ranks tuned alone and differ; the file of rank_tp0_pp0_dp0.json is for all" in done["notes"][0]
+
+
+def test_nothing_to_collect(node: Node, run: Run) -> None:
+    assert "no rank tuned that far" in run.refusal(nothing_yet(), state="collected")
+    artefact, _ = configs()
+    assert "The engine writes no python_configs" in run.refusal(({**artefact, "files": {}}, {}), state="collected")
+    run(cache())
+    cache_files(node)[0].write_text("{")
+    assert "is no JSON" in run.refusal(nothing_yet(), state="collected")

@@ -537,3 +537,37 @@ def test_accept_wants_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_journal_is_asked_for_whole_lines() -> None:
     command = module.journal("abc")
     assert "--all" in command and command[-3:] == ["_SYSTEMD_INVOCATION_ID=abc", "+", "INVOCATION_ID=abc"]
+
+
+def test_autotuning_accepted_by_its_name_whatever_it_is() -> None:
+    known = log.Known(
+        arguments={"device": "cpu"}, accept=[{"op": "flashinfer_autotune", "min_tokens": 0, "why": "a CPU"}]
+    )
+    told = log.judge(log.scan(io.BytesIO(b"[2026-11-30 00:00:00] The server is fired up and ready to roll!\n")), known)
+    assert (told["verdict"], told["proved"], told["explained"]) == ("off", True, True)
+    assert told["summary"].endswith("(accepted: a CPU).")
+    pattern = log.Known(arguments={"device": "cpu"}, accept=[{"op": "*", "min_tokens": 0, "why": "a CPU"}])
+    assert not log.judge(log.scan(io.BytesIO()), pattern)["proved"]
+
+
+# --- one H200, 2026-11-30 (docs/verified.md): a Triton MoE file that was installed, and bmm_fp8 tuned offline
+
+
+def test_a_triton_file_that_was_installed_is_read() -> None:
+    before = recorded("recorded-h200-gpu-demo-default")
+    assert before["layers"]["triton_moe"]["verdict"] == "fallback" and before["log"]["ready"]
+    after = recorded(
+        "recorded-h200-gpu-demo-tuned", environment={"SGLANG_MOE_CONFIG_DIR": "/var/tmp/sglang-tuning/moe"}
+    )
+    layer = after["layers"]["triton_moe"]
+    assert (layer["verdict"], layer["counts"]["from_config_dir"]) == ("loaded", 1)
+    assert "/var/tmp/sglang-tuning/moe/configs/triton_3_6_0/E=8,N=128,device_name=NVIDIA_H200.json" in layer["why"]
+    assert after["verdict"] == "off" and "triton" in after["summary"] and after["traffic"] > 0
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("untuned", "fallback"), ("cache", "loaded"), ("module", "loaded")])
+def test_a_file_that_was_tuned_offline_is_read_by_a_fresh_process(name: str, verdict: str) -> None:
+    told = recorded(
+        f"recorded-h200-bmm_fp8-{name}-debug", flashinfer="0.6.12", environment=FROM_FILE if name == "module" else {}
+    )
+    assert (told["verdict"], told["proved"]) == (verdict, verdict == "loaded"), told["summary"]
