@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils import sglang_options
+from ansible.module_utils import flashinfer_shapes, sglang_options
 
 
 def sglang_args(args: dict[str, Any], *overlays: dict[str, Any]) -> dict[str, Any]:
@@ -75,6 +76,16 @@ def sglang_patch_states(looked: list[dict[str, Any]], made: list[dict[str, Any]]
     return sorted(states, key=lambda state: state["name"])
 
 
+def sglang_median(values: list[float]) -> float:
+    """The middle one of measured figures."""
+    return statistics.median(values)
+
+
+def sglang_tuning_shapes(config: dict[str, Any], resolved: dict[str, Any]) -> list[dict[str, Any]]:
+    """What FlashInfer tunes of a model: its config.json and the release's resolved arguments as operations with shapes."""
+    return flashinfer_shapes.operations(config, resolved)
+
+
 def _quote(word: str, always: bool = False) -> str:
     if "\n" in word:
         raise AnsibleFilterError(f"A line break cannot stand in a systemd unit: {word!r}")
@@ -89,8 +100,10 @@ class FilterModule:
         return {
             "sglang_args": sglang_args,
             "sglang_argv": sglang_argv,
+            "sglang_median": sglang_median,
             "sglang_patch_states": sglang_patch_states,
             "sglang_rung": sglang_rung,
+            "sglang_tuning_shapes": sglang_tuning_shapes,
             "sglang_unit_words": sglang_unit_words,
             "sglang_unit_environment": sglang_unit_environment,
         }

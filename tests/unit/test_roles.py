@@ -29,6 +29,12 @@ HANDED_ON = {
     "sglang_env_site_packages",
     "sglang_server_answer",
     "sglang_server_change",
+    "sglang_server_unit_environment",
+    "sglang_tuning_away",
+    "sglang_tuning_content",
+    "sglang_tuning_environment",
+    "sglang_tuning_paths",
+    "sglang_tuning_wanted",
     "sglang_patch_states",
     "sglang_patch_texts",
 }
