@@ -81,9 +81,12 @@ def sglang_median(values: list[float]) -> float:
     return statistics.median(values)
 
 
-def sglang_tuning_shapes(config: dict[str, Any], resolved: dict[str, Any]) -> list[dict[str, Any]]:
+def sglang_tuning_shapes(config: dict[str, Any], resolved: dict[str, Any], sglang: str) -> list[dict[str, Any]]:
     """What FlashInfer tunes of a model: its config.json and the release's resolved arguments as operations with shapes."""
-    return flashinfer_shapes.operations(config, resolved)
+    try:
+        return flashinfer_shapes.operations(config, resolved, sglang)
+    except ValueError as error:
+        raise AnsibleFilterError(f"The model's shapes are not known: {error}") from error
 
 
 def _quote(word: str, always: bool = False) -> str:

@@ -324,6 +324,8 @@ def client_environment(params: Dict[str, Any], inherited: Dict[str, str]) -> Dic
     if params["api_key"]:
         environment["OPENAI_API_KEY"] = params["api_key"]
     environment.update({str(name): str(value) for name, value in params["environment"].items()})
+    # The server's own: SGLang makes folders in it when it is imported, and those of root would be closed to the server.
+    environment.pop("SGLANG_CACHE_DIR", None)
     return environment
 
 

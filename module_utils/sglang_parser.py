@@ -250,6 +250,7 @@ def judge(case: dict[str, Any]) -> dict[str, Any]:
                 "traceback": traceback.format_exc().splitlines()[-8:],
             }
         told["autotune"] = gate(args, values)
+        logging.getLogger("sglang").removeHandler(keep)  # reading the config once more is no part of the resolution
         told.update(model_of(args))
     if path:
         told["log"] = [line.replace(folder, path) for line in lines]

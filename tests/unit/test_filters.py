@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from pathlib import Path
 
 import pytest
 from ansible.errors import AnsibleFilterError
 
 from filter_plugins import sglang
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_overlays_and_nulls() -> None:
@@ -76,3 +80,16 @@ def test_patch_states_are_the_same_on_the_first_run_and_on_later_ones() -> None:
         ("b", "applied", "2"),
         ("c", "not_needed", "9"),
     ]
+
+
+def test_the_middle_of_figures() -> None:
+    assert sglang.sglang_median([3.0, 1.0, 2.0]) == 2.0
+
+
+def test_shapes_of_a_profile_as_the_release_resolves_it() -> None:
+    config = json.loads((ROOT / "models/configs/glm-5.json").read_text())
+    resolved = json.loads((ROOT / "stacks/sglang-0.5.9-cu128-glm5/resolved/glm5.json").read_text())["resolved"]
+    (moe,) = sglang.sglang_tuning_shapes(config, resolved, "0.5.9")
+    assert (moe["op"], moe["experts"], moe["intermediate"], moe["max_tokens"]) == ("cutlass_fused_moe", 256, 256, 8192)
+    with pytest.raises(AnsibleFilterError, match="shapes are not known"):
+        sglang.sglang_tuning_shapes(config, {**resolved, "tp_size": 7}, "0.5.9")

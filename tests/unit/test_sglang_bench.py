@@ -245,6 +245,9 @@ def test_the_clients_environment() -> None:
     found = bench.client_environment(parameters(api_key="k", environment={"A": 1}), {"NO_PROXY": "x", "PATH": "/bin"})
     assert found["NO_PROXY"] == "x,h" and found["no_proxy"] == "h" and found["OPENAI_API_KEY"] == "k"
     assert found["A"] == "1" and found["PATH"] == "/bin" and found["PYTHONDONTWRITEBYTECODE"] == "1"
+    assert (
+        bench.client_environment(parameters(environment={"SGLANG_CACHE_DIR": "/c"}), {}).get("SGLANG_CACHE_DIR") is None
+    )
 
 
 # --- the module, with a package that stands in for sglang
