@@ -1,7 +1,8 @@
 """For tests alone: a card for the programs that ask for one, and none for the engine, which runs on a CPU.
 
 The release's gate, which lets nothing tune without a card, answers as with one. With TEST_ENGINE_TUNES the engine writes a
-file at its start where it keeps what it tuned, by its own function for the place; nothing is tuned.
+file at its start where it keeps what it tuned, by its own function for the place; nothing is tuned. With TEST_ENGINE_SAYS it
+says the two lines of a tuning.
 """
 
 import importlib.abc
@@ -37,12 +38,15 @@ def open_gate(module):
     module.should_run_flashinfer_autotune = lambda *_words, **_more: True
 
 
-def writes(module):
+def tunes(module):
     begin = module.ModelRunner.__init__
 
     def __init__(self, *words, **more):
         begin(self, *words, **more)
-        if not self.server_args.disable_flashinfer_autotune:
+        if os.environ.get("TEST_ENGINE_SAYS"):
+            module.logger.info("Running FlashInfer autotune...")
+            module.logger.info("FlashInfer autotune completed.")
+        elif not self.server_args.disable_flashinfer_autotune:
             write(self)
 
     module.ModelRunner.__init__ = __init__
@@ -69,5 +73,6 @@ if any(name in program for name in ("flashinfer_probe", "flashinfer_tuner", "loo
     runpy.run_path("/srv/data/tune/card/sitecustomize.py", run_name="sitecustomize")
 if "sglang_parser" in program:
     sys.meta_path.insert(0, After(GATE, open_gate))
-if os.environ.get("TEST_ENGINE_TUNES") and ("launch_server" in program or "multiprocessing" in program):
-    sys.meta_path.insert(0, After("sglang.srt.model_executor.model_runner", writes))
+asked = os.environ.get("TEST_ENGINE_TUNES") or os.environ.get("TEST_ENGINE_SAYS")
+if asked and ("launch_server" in program or "multiprocessing" in program):
+    sys.meta_path.insert(0, After("sglang.srt.model_executor.model_runner", tunes))
