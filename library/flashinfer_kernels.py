@@ -238,7 +238,7 @@ from typing import Any
 from ansible.module_utils import flashinfer_builder, sglang_job
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.flashinfer_builder import Fault, sha256_of
-from ansible.module_utils.sglang_release_python import account, identity, keep, recalled
+from ansible.module_utils.sglang_release_python import account, cards, identity, keep, recalled
 
 TIMEOUT = 300  # seconds for one question to the release, without a build
 TO_THE_END = 1e9
@@ -354,15 +354,6 @@ def record_of(folders: list[str]) -> str:
         if os.path.exists(os.path.join(folder, "flashinfer/__init__.py")):
             return os.path.join(folder, RECORD)
     return ""
-
-
-def cards() -> list[str]:
-    """The cards' models as the driver names them: others are another architecture."""
-    found = set()
-    for path in glob.glob("/proc/driver/nvidia/gpus/*/information"):
-        with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as stream:
-            found |= {line.strip() for line in stream if line.startswith("Model")}
-    return sorted(found)
 
 
 def stamp(path: str) -> str:

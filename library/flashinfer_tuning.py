@@ -366,7 +366,7 @@ from typing import Any
 
 from ansible.module_utils import flashinfer_probe
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sglang_release_python import account, keep, recalled
+from ansible.module_utils.sglang_release_python import account, cards, identity, keep, recalled
 
 TIMEOUT = 300
 SHOWN = 65536
@@ -1180,15 +1180,6 @@ def driver() -> str | None:
     return None
 
 
-def cards() -> list[str]:
-    """What the kernel says of the cards: another card or another driver is another answer."""
-    found = []
-    for path in sorted(glob.glob("/proc/driver/nvidia/gpus/*/information")):
-        with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as stream:
-            found += [line for line in stream if line.startswith(("Model", "GPU UUID", "Bus Location"))]
-    return found
-
-
 class Release:
     """Asks the release's own Python."""
 
@@ -1235,12 +1226,11 @@ class Release:
             with open(program, "w", encoding="utf-8") as stream:
                 stream.write(inspect.getsource(flashinfer_probe))
             os.mkdir(home)
-            identity: dict[str, Any] = {}
-            if os.geteuid() == 0 and self.user:
+            become = identity(self.user)
+            if become:
                 os.chmod(scratch, 0o755)
                 os.chmod(program, 0o644)
-                os.chown(home, self.user.pw_uid, self.user.pw_gid)
-                identity = {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []}
+                os.chown(home, become["user"], become["group"])
             own = {
                 "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
                 **{name: str(value) for name, value in self.params["environment"].items()},
@@ -1262,7 +1252,7 @@ class Release:
                     text=True,
                     timeout=TIMEOUT,
                     check=False,
-                    **identity,
+                    **become,
                 )
             except subprocess.TimeoutExpired:
                 raise Refused([f"The release did not answer within {TIMEOUT} s ({self.python})."]) from None

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import pwd
@@ -24,6 +25,15 @@ def account(*names: str) -> pwd.struct_passwd | None:
 def identity(user: pwd.struct_passwd | None) -> dict[str, Any]:
     """What subprocess.run needs to become this user; nothing where that is not to be had."""
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user and os.geteuid() == 0 else {}
+
+
+def cards() -> list[str]:
+    """What the kernel says of the cards: others are another answer."""
+    found = []
+    for path in sorted(glob.glob("/proc/driver/nvidia/gpus/*/information")):
+        with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as stream:
+            found += [line for line in stream if line.startswith(("Model", "GPU UUID", "Bus Location"))]
+    return found
 
 
 def recalled(path: str | None, wanted: str) -> dict:
