@@ -796,6 +796,7 @@ def judge(
         "fit": found_fit,
         "node": node,
         "live": {},  # what a server does at work is the doctor's
+        "rung": {},  # and what it did under a load the benchmark's
     }
     accept = variables["gpu_preflight_accept"] or []
     accept = accept.split(",") if isinstance(accept, str) else accept

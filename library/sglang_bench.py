@@ -9,41 +9,36 @@ short_description: Measure an SGLang server with the engine's own bench_serving
 description:
   - Runs one load with the benchmark client of an installed release, C(sglang.benchmark.serving) where the release has it,
     C(sglang.bench_serving) before, and returns its figures under names that do not depend on the version.
-  - Runs on the node that serves, without a shell, in a folder of its own that it removes.
+  - Runs on the node that serves, without a shell, as a job apart from the task. It goes on when the task is cut off; a task that
+    wants the same load follows it, or takes its result if that was not taken. An action plugin shows how far it is.
+  - Looks at GPUs (C(nvidia-smi)), at the host and at the engine's C(/metrics) meanwhile (RV(telemetry)).
   - Says when a result does not mean what was asked (RV(valid), RV(problems)); the numbers are returned all the same.
-  - Measures and changes nothing, apart from O(output_file) and the server's prefix cache.
+  - Measures and changes nothing, apart from the server's prefix cache.
 options:
   python:
     description: The Python of a virtual environment that holds sglang. Its release may differ from the server's.
     type: path
-    required: true
   url:
     description: Where the server answers, without a path, for example V(http://127.0.0.1:30000).
     type: str
-    required: true
   model:
     description: Model folder or hub name whose tokenizer the client uses.
     type: str
-    required: true
   served_model:
     description: The name that the server serves the model under, if it is not O(model).
     type: str
   concurrency:
     description: Requests in flight at most.
     type: int
-    required: true
   prompts:
     description: Requests in all.
     type: int
-    required: true
   input_len:
-    description: Input tokens a request.
+    description: Input tokens a request. Random datasets need it.
     type: int
-    required: true
   output_len:
-    description: Output tokens a request.
+    description: Output tokens a request. Random datasets and V(prompts) need it.
     type: int
-    required: true
   range_ratio:
     description:
       - Lengths are drawn uniformly from [length * ratio, length]. 1.0 fixes them.
@@ -55,9 +50,24 @@ options:
     type: int
     default: 1
   dataset:
-    description: The client's dataset. V(random-ids) needs no download.
+    description:
+      - V(random-ids) draws token ids and sends them as text, as published runs do; a tokenizer may count some per cent more.
+        V(token-ids) sends the ids themselves, whose number is exact. Neither needs a download.
+      - V(prompts) and V(trace) are read from O(dataset_path). Any other word is handed to the client.
+      - V(prompts) sends texts as they are, a JSON object with C(prompt) a line. The client draws O(prompts) of them by the seed and
+        gives all one O(output_len); a C(output_len) of a line must be the same.
+      - V(trace) sends the first O(prompts) requests of a trace in Mooncake's format when they came, a JSON object with C(timestamp)
+        (milliseconds), C(input_length), C(output_length) and C(hash_ids) a line. The client makes the prompts of the hash_ids, and
+        those are not as long as C(input_length) says.
     type: str
     default: random-ids
+  dataset_path:
+    description: The file of the dataset, on the node.
+    type: path
+  trace_slowdown:
+    description: How many times slower than recorded a trace is sent.
+    type: float
+    default: 1.0
   request_rate:
     description: Requests a second, arriving at random. Without it all wait at once for a free place of O(concurrency).
     type: float
@@ -69,15 +79,30 @@ options:
     description: Empty the server's prefix cache before the measurement.
     type: bool
     default: true
-  output_file:
-    description:
-      - Where to keep the client's JSON line, per-request figures included, mode 0600.
-      - The server's API key, which the client copies into it from C(/server_info), is blanked.
-    type: path
   timeout:
     description: Seconds after which the client is killed.
     type: int
     default: 3600
+  ready_timeout:
+    description: Seconds to wait for the server's C(/health) before the load.
+    type: int
+    default: 60
+  telemetry:
+    description: Whether to look at the node and the engine meanwhile.
+    type: bool
+    default: true
+  telemetry_period_s:
+    description: Seconds between two looks. The engine is asked more seldom where its answer takes long.
+    type: float
+    default: 0.5
+  folder:
+    description: Folder on the node for the job, mode 0700. One job at a time runs in it.
+    type: path
+    default: /var/tmp/sglang-bench
+  stop:
+    description: End what runs in O(folder) instead of measuring.
+    type: bool
+    default: false
   environment:
     description: Environment variables for the client, beside the module's own.
     type: dict
@@ -90,8 +115,16 @@ options:
     type: list
     elements: str
     default: []
+  slice:
+    description: Internal. Seconds to wait in one run of the module.
+    type: float
+  attached:
+    description: Internal. Whether an earlier run of this task began it.
+    type: bool
+    default: false
 notes:
   - Check mode measures nothing.
+  - Unless O(stop) is set, O(python), O(url), O(model), O(concurrency) and O(prompts) are needed.
 author: [sglang-rtxpro]
 """
 
@@ -107,11 +140,15 @@ EXAMPLES = r"""
     input_len: 1024
     output_len: 256
   register: bench
+
+- name: End what is measured
+  sglang_bench:
+    stop: true
 """
 
 RETURN = r"""
 load:
-  description: What was asked for, by parameter; request_rate is null for no limit.
+  description: What was asked for, by parameter; request_rate is null for no limit. C(file_sha256) is that of O(dataset_path).
   returned: success
   type: dict
 metrics:
@@ -155,6 +192,9 @@ metrics:
     accept_length:
       description: Tokens accepted a step with speculative decoding, else null.
       type: float
+    cached_token_ratio:
+      description: Share of the input tokens that the prefix cache had, by the server's own counters; null where it shows none.
+      type: float
     ttft_ms:
       description: Time to the first token.
       type: dict
@@ -167,6 +207,10 @@ metrics:
     e2e_ms:
       description: Time from request to last token.
       type: dict
+server_gone:
+  description: Whether it failed because no server answered within O(ready_timeout), so that the next load would too.
+  returned: when no load could be put on
+  type: bool
 valid:
   description: Whether the measured load is the load that was asked for.
   returned: success
@@ -194,49 +238,89 @@ raw:
   description: The client's own figures by its own names, without per-request figures and server_info. Infinity is the text "inf".
   returned: success
   type: dict
+started:
+  description: When the client was started, UTC.
+  returned: success
+  type: str
+finished:
+  description: When it had ended, UTC.
+  returned: success
+  type: str
+telemetry:
+  description: What was seen meanwhile, as C($defs/telemetry) of C(schemas/run.schema.json). Null where it was not asked for.
+  returned: success
+  type: dict
+files:
+  description:
+    - Base64 of gzip. C(raw) is the client's JSON line, with the server's keys blanked, and without its per-request lists where it
+      would be too long to return. C(telemetry) is every sample as CSV, with seconds from the first request, where there is
+      telemetry.
+  returned: success
+  type: dict
+stopped:
+  description: Whether something ran.
+  returned: when O(stop) is set
+  type: bool
 """
 
+import base64
+import datetime
+import gzip
+import hashlib
+import inspect
 import json
 import math
 import os
+import pwd
 import re
 import shutil
-import signal
-import subprocess
-import tempfile
-import urllib.error
+import stat
+import sys
 import urllib.parse
-import urllib.request
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
+from ansible.module_utils import sglang_bencher, sglang_job
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sglang_log import last_error, shorten
 
 SPEC: Dict[str, Any] = {
-    "python": {"type": "path", "required": True},
-    "url": {"type": "str", "required": True},
-    "model": {"type": "str", "required": True},
+    "python": {"type": "path"},
+    "url": {"type": "str"},
+    "model": {"type": "str"},
     "served_model": {"type": "str"},
-    "concurrency": {"type": "int", "required": True},
-    "prompts": {"type": "int", "required": True},
-    "input_len": {"type": "int", "required": True},
-    "output_len": {"type": "int", "required": True},
+    "concurrency": {"type": "int"},
+    "prompts": {"type": "int"},
+    "input_len": {"type": "int"},
+    "output_len": {"type": "int"},
     "range_ratio": {"type": "float", "default": 1.0},
     "seed": {"type": "int", "default": 1},
     "dataset": {"type": "str", "default": "random-ids"},
+    "dataset_path": {"type": "path"},
+    "trace_slowdown": {"type": "float", "default": 1.0},
     "request_rate": {"type": "float"},
     "warmup": {"type": "int", "default": 1},
     "flush_cache": {"type": "bool", "default": True},
-    "output_file": {"type": "path"},
     "timeout": {"type": "int", "default": 3600},
+    "ready_timeout": {"type": "int", "default": 60},
+    "telemetry": {"type": "bool", "default": True},
+    "telemetry_period_s": {"type": "float", "default": 0.5},
+    "folder": {"type": "path", "default": "/var/tmp/sglang-bench"},
+    "stop": {"type": "bool", "default": False},
     "environment": {"type": "dict", "default": {}},
     "api_key": {"type": "str", "no_log": True},
     "extra_args": {"type": "list", "elements": "str", "default": []},
+    "slice": {"type": "float"},
+    "attached": {"type": "bool", "default": False},
 }
+NEEDED = ("python", "url", "model", "concurrency", "prompts")
 LOAD = (
     "url", "model", "served_model", "concurrency", "prompts", "input_len", "output_len", "range_ratio", "seed", "dataset",
-    "request_rate", "warmup", "flush_cache", "extra_args",
+    "dataset_path", "trace_slowdown", "request_rate", "warmup", "flush_cache", "extra_args",
 )  # fmt: skip
+# Ours that the client knows by another name.
+DATASETS = {"token-ids": "random-ids", "prompts": "custom", "trace": "mooncake"}
+# What a result is the result of, beside the content of a dataset's file.
+DECISIVE = (*LOAD, "python", "environment", "telemetry", "telemetry_period_s")
 
 # The client's name for each figure: the same from 0.5.8 to 0.5.23.
 FIGURES = {
@@ -254,8 +338,14 @@ FIGURES = {
 LATENCIES = {"ttft_ms": "ttft", "tpot_ms": "tpot", "itl_ms": "itl", "e2e_ms": "e2e_latency"}
 STATISTICS = ("mean", "median", "p90", "p95", "p99")
 
-HTTP_TIMEOUT = 30  # /health may take the 20 s that the engine gives itself
 LAST_LINES = 20
+# Waiting without a slice: longer than any timeout.
+TO_THE_END = 30 * 86400.0
+# Of a gzip file, to be returned through Ansible.
+LARGEST = 24 * 2**20
+# A cache that answers more than this of random prompts is warm.
+WARM = 0.01
+SECRETS = re.compile(r"(^|_)(api_key|password|secret)$")
 # The newest first: what comes later is kept by releases only as a deprecated way to the first.
 CLIENTS = (("sglang.benchmark.serving", "benchmark/serving.py"), ("sglang.bench_serving", "bench_serving.py"))
 
@@ -264,11 +354,12 @@ CLIENTS = (("sglang.benchmark.serving", "benchmark/serving.py"), ("sglang.bench_
 
 
 class Client(NamedTuple):
-    """The benchmark client of a release: what to give to `python -m`, its options, and the release."""
+    """The benchmark client of a release: what to give to `python -m`, its options, the release, and whether it replays traces."""
 
     module: str
     options: Set[str]
     version: Optional[str]
+    replays: bool = False
 
 
 # Run by the release's Python: finds sglang without importing it, which takes seconds and may fail.
@@ -293,25 +384,38 @@ def find_client(folders: Sequence[str], version: Optional[str]) -> Optional[Clie
             except OSError:
                 continue
             if "__main__" in source:
-                return Client(module, set(re.findall(r'"(--[a-z0-9-]+)"', source)), version)
+                # 0.5.9 and 0.5.15 have the dataset and fail at once: they take a trace's first line for a made prompt.
+                replays = "is_mooncake" in source
+                return Client(module, set(re.findall(r'"(--[a-z0-9-]+)"', source)), version, replays)
     return None
 
 
-def command_line(client: Client, params: Dict[str, Any], result: str) -> List[str]:
-    """The client's command line for a load; `result` is where it writes its JSON line."""
+def command_line(client: Client, params: Dict[str, Any], result: str, dataset_path: Optional[str] = None) -> List[str]:
+    """The client's command line for a load; `result` is where it writes its JSON line, `dataset_path` what it reads."""
+    dataset = DATASETS.get(params["dataset"], params["dataset"])
     command = [params["python"], "-m", client.module, "--backend", "sglang", "--base-url", params["url"].rstrip("/")]
-    command += ["--model", params["model"], "--tokenizer", params["model"], "--dataset-name", params["dataset"]]
+    command += ["--model", params["model"], "--tokenizer", params["model"], "--dataset-name", dataset]
+    if dataset_path:
+        command += ["--dataset-path", dataset_path]
     if params["served_model"] and "--served-model-name" in client.options:
         command += ["--served-model-name", params["served_model"]]
     command += ["--num-prompts", str(params["prompts"]), "--max-concurrency", str(params["concurrency"])]
-    command += ["--random-input-len", str(params["input_len"]), "--random-output-len", str(params["output_len"])]
-    command += ["--random-range-ratio", str(params["range_ratio"]), "--seed", str(params["seed"])]
-    command += ["--warmup-requests", str(params["warmup"])]
+    if params["dataset"] == "token-ids":
+        command.append("--tokenize-prompt")  # which, for this client, leaves them as ids
+    if params["dataset"] == "prompts":
+        command += ["--sharegpt-output-len", str(params["output_len"])]
+    elif params["dataset"] == "trace":
+        command += ["--use-trace-timestamps", "--mooncake-slowdown-factor", str(params["trace_slowdown"])]
+    else:
+        for name, option in (("input_len", "--random-input-len"), ("output_len", "--random-output-len")):
+            command += [option, str(params[name])] if params[name] else []
+        command += ["--random-range-ratio", str(params["range_ratio"])]
+    command += ["--seed", str(params["seed"]), "--warmup-requests", str(params["warmup"])]
     if params["request_rate"]:
         command += ["--request-rate", str(params["request_rate"])]
     if params["flush_cache"]:
         command.append("--flush-cache")
-    command += ["--disable-tqdm", "--output-details", "--output-file", result]
+    command += ["--output-details", "--output-file", result]
     return command + list(params["extra_args"])
 
 
@@ -327,6 +431,103 @@ def client_environment(params: Dict[str, Any], inherited: Dict[str, str]) -> Dic
     # The server's own: SGLang makes folders in it when it is imported, and those of root would be closed to the server.
     environment.pop("SGLANG_CACHE_DIR", None)
     return environment
+
+
+# --- the dataset --------------------------------------------------------------------------------------------------------
+
+
+def drawn(dataset: str) -> bool:
+    """Whether prompts are drawn at random, so that their lengths are as asked for."""
+    return dataset == "token-ids" or dataset.startswith("random")
+
+
+class Refused(Exception):
+    """What cannot be measured as it was asked for, or was not: text for people, and facts for programs."""
+
+    def __init__(self, text: str, **facts: Any) -> None:
+        super().__init__(text)
+        self.facts = facts
+
+
+class Dataset(NamedTuple):
+    """A dataset's file: the requests of the load and what they come to. Lengths are None where the file has none."""
+
+    requests: List[Dict[str, Any]]
+    input_tokens: Optional[int]
+    output_len: Optional[float]
+
+
+def number_of(entry: Dict[str, Any], name: str, least: float) -> bool:
+    value = entry.get(name)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= least
+
+
+def wrong_prompt(entry: Dict[str, Any], output_len: int) -> str:
+    """What is wrong with a line of prompts; empty when nothing is."""
+    if not isinstance(entry.get("prompt"), str) or not entry["prompt"].strip():
+        return "has no text under prompt"
+    if entry.get("output_len", output_len) != output_len:
+        return (
+            f"has output_len {entry['output_len']!r}, and the load has {output_len}: the client gives all requests one length. "
+            "Leave it out, or measure these lines as a load of their own"
+        )
+    return ""
+
+
+def wrong_arrival(entry: Dict[str, Any]) -> str:
+    """What is wrong with a line of a trace; empty when nothing is."""
+    for name, least in (("timestamp", 0), ("input_length", 1), ("output_length", 1)):
+        if not number_of(entry, name, least):
+            return f"has {name} {entry.get(name)!r}; expected is a number from {least} on"
+    if not isinstance(entry.get("hash_ids"), list):
+        return "has no list under hash_ids, of which the client makes the prompt"
+    return ""
+
+
+def read_dataset(text: str, path: str, params: Dict[str, Any]) -> Dataset:
+    """The requests in a file's text. Refused names the first line that is none, or says that there are too few."""
+    trace, entries = params["dataset"] == "trace", []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise Refused(f"{path}, line {number} is no JSON ({error}). Expected is one JSON object a line.") from None
+        wrong = "is no JSON object" if not isinstance(entry, dict) else ""
+        wrong = wrong or (wrong_arrival(entry) if trace else wrong_prompt(entry, params["output_len"]))
+        if wrong:
+            raise Refused(f"{path}, line {number} {wrong}.")
+        entries.append(entry)
+    if len(entries) < params["prompts"]:
+        raise Refused(
+            f"prompts is {params['prompts']}, and {path} holds {len(entries)}: none is sent twice, or the cache would answer. "
+            "Ask for no more, or give a longer file."
+        )
+    if not trace:
+        return Dataset(entries, None, float(params["output_len"]))
+    entries = entries[: params["prompts"]]
+    return Dataset(
+        entries,
+        sum(int(entry["input_length"]) for entry in entries),
+        sum(entry["output_length"] for entry in entries) / len(entries),
+    )
+
+
+def conversations(requests: Sequence[Dict[str, Any]]) -> str:
+    """Prompts as the client's dataset `custom` reads them. It wants an answer beside each, whose length it does not use."""
+    lines = [{"conversations": [{"content": entry["prompt"]}, {"content": "-"}]} for entry in requests]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def file_bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except OSError as error:
+        raise Refused(
+            f"dataset_path {path} cannot be read: {error.strerror}. Expected is a file on the node."
+        ) from None
 
 
 # --- the result -------------------------------------------------------------------------------------------------------
@@ -425,12 +626,31 @@ def latencies(result: Dict[str, Any]) -> Dict[str, Dict[str, Optional[float]]]:
     return found
 
 
-def metrics(result: Dict[str, Any], prompts: int) -> Dict[str, Any]:
-    """The figures under this module's names."""
+def metrics(result: Dict[str, Any], prompts: int, cached: Optional[Dict[str, float]] = None) -> Dict[str, Any]:
+    """The figures under this module's names. `cached` is what the engine's counters say (sglang_bencher)."""
     figures: Dict[str, Any] = {name: number(result.get(theirs)) for name, theirs in FIGURES.items()}
     figures["completed"] = int(figures["completed"] or 0)
     figures["failed"] = max(0, prompts - figures["completed"])
+    figures["cached_token_ratio"] = round(cached["cached_tokens"] / cached["prompt_tokens"], 4) if cached else None
     return {**figures, **latencies(result)}
+
+
+def sent(result: Dict[str, Any], load: Dict[str, Any]) -> int:
+    """Requests that the client sent: it leaves out prompts that it does not like, and says so nowhere."""
+    errors = result.get("errors")
+    return len(errors) if isinstance(errors, list) else load["prompts"]
+
+
+def warm_cache(figures: Dict[str, Any], load: Dict[str, Any]) -> str:
+    """Whether random prompts met a warm prefix cache; empty when not. A first token that all prompts share is none."""
+    ratio, tokens = figures.get("cached_token_ratio"), figures["input_tokens"] or 0
+    if not ratio or ratio <= WARM or ratio * tokens <= 2 * figures["completed"] or not drawn(load["dataset"]):
+        return ""
+    return (
+        f"{100 * ratio:.1f} % of the input tokens came from the prefix cache: the figures are of a warm cache, and flatter. Take "
+        "another seed and flush the cache; where that was done, prompts of this load are alike (a small vocabulary), or others "
+        "use the server."
+    )
 
 
 def problems(result: Dict[str, Any], figures: Dict[str, Any], load: Dict[str, Any]) -> List[str]:
@@ -441,6 +661,11 @@ def problems(result: Dict[str, Any], figures: Dict[str, Any], load: Dict[str, An
         errors = [str(error) for error in result.get("errors") or [] if error]
         first = f"; the first error: {shorten(errors[0].strip().splitlines()[-1], 200)}" if errors else ""
         none = "no request was answered" if not completed else f"{failed} of {load['prompts']} requests failed"
+        if sent(result, load) < load["prompts"]:
+            none = (
+                f"the client sent {sent(result, load)} of {load['prompts']} requests: it leaves out prompts of less than two tokens"
+                f"{'' if sent(result, load) == completed else f', and {completed} were answered'}"
+            )
         found.append(f"{none}{first}")
     requests = answered(result)
     silent = sum(request.ttft == 0 for request in requests)
@@ -450,202 +675,385 @@ def problems(result: Dict[str, Any], figures: Dict[str, Any], load: Dict[str, An
             f"{silent} of {len(requests)} requests brought no text, and the client counts them as answered in full. Look in the "
             "server's log for refused requests (input longer than the context?); random weights can have the same effect."
         )
-    if completed and load["range_ratio"] == 1.0 and load["dataset"].startswith("random"):
+    random = load["range_ratio"] == 1.0 and drawn(load["dataset"])
+    if completed and (random or load["dataset"] == "prompts"):
         asked, got = completed * load["output_len"], figures["output_tokens"] or 0
         if got < asked:
             found.append(
                 f"{got:.0f} output tokens instead of {asked} ({completed} x {load['output_len']}): requests ended early. "
                 "Expected that the end-of-text token is ignored; is --disable-ignore-eos set, or the context too short?"
             )
+    if completed and random:
         asked, got = completed * load["input_len"], figures["input_tokens"] or 0
         if got != asked:
             found.append(f"{got:.0f} input tokens instead of {asked} ({completed} x {load['input_len']})")
-    return found
+    warm = warm_cache(figures, load)
+    return [*found, warm] if warm else found
 
 
-def remarks(result: Dict[str, Any], load: Dict[str, Any]) -> List[str]:
-    """What to know when reading the figures."""
+def remarks(result: Dict[str, Any], load: Dict[str, Any], trace_tokens: Optional[int] = None) -> List[str]:
+    """What to know when reading the figures. `trace_tokens` are a trace's own input tokens."""
     found = []
+    if trace_tokens:
+        found.append(
+            f"the trace's requests have {trace_tokens} input tokens, those that were sent {result.get('total_input_tokens')}: the "
+            "client makes prompts of the trace's hash_ids, with their shared beginnings and at lengths of its own."
+        )
     if load["prompts"] < load["concurrency"]:
         found.append(f"{load['prompts']} requests never fill {load['concurrency']} places: the concurrency was lower.")
     counted = [length for length in result.get("input_lens") or [] if isinstance(length, int)]
     if (
         len(counted) == result.get("completed")  # a failed request has no count of the server's
-        and load["dataset"].startswith("random")
+        and drawn(load["dataset"])
         and sum(counted) != (number(result.get("total_input_tokens")) or 0)
     ):
         found.append(
             f"the server counted {sum(counted)} input tokens, the client {result.get('total_input_tokens')}: throughput "
-            "figures use the client's. Random prompts do not always tokenize back to the length that was drawn; "
-            "--tokenize-prompt in extra_args sends them as token ids."
+            "figures use the client's. Random texts do not always tokenize back to the length that was drawn; the dataset "
+            "token-ids is exact."
         )
     return found
 
 
-def without_keys(result: Dict[str, Any]) -> bool:
-    """Blank the server's keys in server_info, in place; whether there were any."""
-    info = result.get("server_info")
-    found = [name for name in ("api_key", "admin_api_key") if isinstance(info, dict) and info.get(name)]
-    for name in found:
-        result["server_info"][name] = "***"
-    return bool(found)
+def without_keys(value: Any) -> Any:
+    """The same with the server's keys blanked: its arguments stand in server_info, and once more within its internal_states."""
+    if isinstance(value, dict):
+        return {name: "***" if item and SECRETS.search(name) else without_keys(item) for name, item in value.items()}
+    return [without_keys(item) for item in value] if isinstance(value, list) else value
 
 
-# --- the run ----------------------------------------------------------------------------------------------------------
+def packed(text: str) -> bytes:
+    return gzip.compress(text.encode("utf-8"), mtime=0)
 
 
-def request(url: str, method: str, api_key: Optional[str]) -> Tuple[int, str]:
-    """Status and reason of an HTTP request to the server; 0 and why when there was no answer."""
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(urllib.request.Request(url, method=method, headers=headers), timeout=HTTP_TIMEOUT) as reply:
-            return reply.status, ""
-    except urllib.error.HTTPError as error:
-        return error.code, str(error.reason)
-    except Exception as error:  # also what http.client raises when it is no HTTP that answers
-        return 0, str(getattr(error, "reason", None) or error)
+def raw_file(result: Dict[str, Any], largest: int = LARGEST) -> tuple[str, str]:
+    """The client's line for a file, base64 of gzip, and a note where its per-request lists had to be left out."""
+    kept, note = without_keys(result), ""
+    content = packed(json.dumps(kept) + "\n")
+    if len(content) > largest:
+        note = f"the client's own line is without its lists by request: with them it has {len(content) / 2**20:.0f} MiB, packed."
+        kept = {name: value for name, value in kept.items() if not isinstance(value, list)}
+        content = packed(json.dumps(kept) + "\n")
+    return base64.b64encode(content).decode("ascii"), note
+
+
+# --- the job ----------------------------------------------------------------------------------------------------------
+
+
+def refused(params: Dict[str, Any]) -> str:
+    """What is wrong with the options themselves; empty when nothing is."""
+    dataset = params["dataset"]
+    needed = [name for name in ("input_len", "output_len") if drawn(dataset) and params[name] is None]
+    needed += ["output_len"] if dataset == "prompts" and params["output_len"] is None else []
+    needed += ["dataset_path"] if dataset in ("prompts", "trace") and not params["dataset_path"] else []
+    if needed:
+        return f"dataset {dataset} needs {' and '.join(needed)}."
+    # Shorter answers are refused by the client's dataset `custom`.
+    least = {"output_len": 4} if dataset == "prompts" else {}
+    for name in ("concurrency", "prompts", "input_len", "output_len", "timeout"):
+        if params[name] is not None and params[name] < least.get(name, 1):
+            return f"{name} is {params[name]}; expected {least.get(name, 1)} or more."
+    if not 0 <= params["range_ratio"] <= 1:
+        return f"range_ratio is {params['range_ratio']}; expected 0 to 1, and 1 for fixed lengths."
+    if not 0.05 <= params["telemetry_period_s"] <= 60:
+        return f"telemetry_period_s is {params['telemetry_period_s']}; expected 0.05 to 60 seconds."
+    if params["trace_slowdown"] <= 0:
+        return f"trace_slowdown is {params['trace_slowdown']}; expected more than 0, and 1 for the speed that was recorded."
+    return ""
+
+
+def describe(params: Dict[str, Any]) -> str:
+    """A load in a sentence's part."""
+    lengths = "".join(
+        f", {params[name]} {word}" for name, word in (("input_len", "in"), ("output_len", "out")) if params[name]
+    )
+    return f"{params['prompts']} requests, {params['concurrency']} at once{lengths}, seed {params['seed']}, of {params['url']}"
+
+
+def digest(params: Dict[str, Any], content: bytes) -> str:
+    """What this result is the result of: the load, and what its file holds."""
+    decisive = {name: params[name] for name in DECISIVE}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode() + b"\0" + content).hexdigest()
+
+
+def visible(environment: Dict[str, Any]) -> str:
+    """The GPUs that the server was given, as nvidia-smi takes them: others say nothing of the load. Empty for all."""
+    given = str(environment.get("CUDA_VISIBLE_DEVICES", "")).replace(" ", "")
+    return given if re.fullmatch(r"(\d+|GPU-[0-9a-fA-F-]+)(,(\d+|GPU-[0-9a-fA-F-]+))*", given) else ""
+
+
+def question(
+    params: Dict[str, Any], command: List[str], work: str, result: str, data: Optional[Dataset]
+) -> Dict[str, Any]:
+    """What the program is asked (sglang_bencher), with what another run may want to know of it."""
+    drawn = (params["output_len"] or 0) * (1 + params["range_ratio"]) / 2 or None
+    arrivals = params["request_rate"] or params["dataset"] == "trace"
+    return {
+        "what": describe(params),
+        "began": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "trace_tokens": data.input_tokens if data else None,
+        "command": command,
+        "folder": work,
+        "result": result,
+        "timeout": params["timeout"],
+        "url": params["url"].rstrip("/"),
+        "ready_timeout": params["ready_timeout"],
+        "flush": params["flush_cache"],
+        "prompts": params["prompts"],
+        "output_len": data.output_len if data else drawn,
+        "telemetry": params["telemetry"],
+        "period_s": params["telemetry_period_s"],
+        "gpus": visible(params["environment"]),
+        "concurrency": None if arrivals else params["concurrency"],
+    }
+
+
+class Work:
+    """The folders of a job: the program's record, and the client's own."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.job, self.work = os.path.join(folder, "job"), os.path.join(folder, "work")
+        self.result = os.path.join(self.work, "result.jsonl")
+
+    def own(self) -> None:
+        """Make it this user's alone. Others may write to the folder above it, so what is there is not trusted."""
+        try:
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            about = os.lstat(self.folder)
+            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+                whose = (
+                    pwd.getpwuid(about.st_uid).pw_name
+                    if about.st_uid in {p.pw_uid for p in pwd.getpwall()}
+                    else about.st_uid
+                )
+                raise Refused(
+                    f"folder {self.folder} is no folder of the present user ({whose}'s). Name another folder, or remove it."
+                )
+            os.chmod(self.folder, 0o700)
+        except OSError as error:
+            raise Refused(
+                f"folder {self.folder} cannot be used: {error.strerror}. Name one that can be written."
+            ) from None
+
+    def asked(self) -> Dict[str, Any]:
+        """What the job in it was asked."""
+        try:
+            with open(os.path.join(self.job, "question"), encoding="utf-8") as stream:
+                found = json.load(stream)
+            return found if isinstance(found, dict) else {}
+        except (OSError, ValueError):
+            return {}
+
+    def read(self, name: str) -> str:
+        try:
+            with open(os.path.join(self.work, name), encoding="utf-8", errors="replace") as stream:
+                return stream.read()
+        except OSError:
+            return ""
+
+    def clear(self) -> None:
+        shutil.rmtree(self.job, ignore_errors=True)
+        shutil.rmtree(self.work, ignore_errors=True)
 
 
 def locate_client(module: AnsibleModule) -> Client:
     python = module.params["python"]
     if not os.access(python, os.X_OK):
-        module.fail_json(
-            msg=f"{python} is missing or not executable. Expected the Python of a virtual environment that holds sglang."
+        raise Refused(
+            f"{python} is missing or not executable. Expected the Python of a virtual environment that holds sglang."
         )
     code, out, err = module.run_command([python, "-c", LOCATE])
     if code != 0:
-        module.fail_json(msg=f"{python} cannot run: {shorten((err or out).strip())}")
+        raise Refused(f"{python} cannot run: {shorten((err or out).strip())}")
     place = json.loads(out)
     client = find_client(place["folders"], place["version"])
     if client is None:
         if not place["folders"]:
-            module.fail_json(msg=f"{python} has no sglang. Expected the Python of the environment that serves.")
+            raise Refused(f"{python} has no sglang. Expected the Python of the environment that serves.")
         names = " or ".join(path for _, path in CLIENTS)
-        module.fail_json(
-            msg=f"sglang {place['version']} in {place['folders'][0]} has no benchmark client. Expected its file {names}."
+        raise Refused(
+            f"sglang {place['version']} in {place['folders'][0]} has no benchmark client. Expected its file {names}."
         )
-    assert client is not None
+    if module.params["dataset"] == "trace" and not client.replays:
+        raise Refused(
+            f"The client of sglang {client.version} ({client.module}) cannot replay a trace: it takes the first line for a made "
+            "prompt, and fails. Name a Python with a newer release (0.5.23 can); it need not be the server's."
+        )
     return client
 
 
-def run_client(
-    command: List[str], environment: Dict[str, str], folder: str, timeout: int
-) -> Tuple[Optional[int], List[str]]:
-    """Run the client in `folder`; its exit status, None when it was killed at the timeout, and its last lines."""
-    log = os.path.join(folder, "output.txt")
-    with open(log, "wb") as output:
-        client = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        code: Optional[int] = None
-        try:
-            code = client.wait(timeout)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            if code is None:
-                # Its own session: the whole group goes, and nothing else.
-                os.killpg(client.pid, signal.SIGKILL)
-                client.wait()
-    with open(log, encoding="utf-8", errors="replace") as output_text:
-        return code, output_text.read().splitlines()
-
-
-def keep(module: AnsibleModule, result: Dict[str, Any], text: str, target: str) -> None:
-    """Keep the client's line where asked, readable by its owner only, replaced by rename."""
-    folder = os.path.dirname(target) or "."
-    if without_keys(result):
-        text = json.dumps(result) + "\n"
+def begin(module: AnsibleModule, work: Work, wanted: str, content: bytes) -> None:
+    """Start the job: everything that can be refused is refused before it."""
+    params = module.params
+    client = locate_client(module)
+    data, path = None, params["dataset_path"]
+    if params["dataset"] in ("prompts", "trace"):
+        data = read_dataset(content.decode("utf-8", "replace"), path, params)
     try:
-        # Not atomic_move: it opens what it creates to everybody.
-        handle, temporary = tempfile.mkstemp(prefix=".sglang-bench-", dir=folder)
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, target)
+        shutil.rmtree(work.work, ignore_errors=True)
+        os.mkdir(work.work, 0o700)
+        if params["dataset"] == "prompts" and data:
+            path = os.path.join(work.work, "prompts.jsonl")
+            with open(path, "w", encoding="utf-8") as stream:
+                stream.write(conversations(data.requests))
+        program = os.path.join(work.work, "sglang_bencher.py")
+        with open(program, "w", encoding="utf-8") as stream:
+            stream.write(inspect.getsource(sglang_bencher))
+        command = command_line(client, params, work.result, path)
+        asked = {
+            **question(params, command, work.work, work.result, data),
+            "client": {"module": client.module, "version": client.version},
+            "file_sha256": hashlib.sha256(content).hexdigest() if params["dataset_path"] else "",
+        }
+        environment = client_environment(params, dict(os.environ))
+        # -I: what PYTHONPATH names is for the client.
+        argv = [sys.executable, "-I", "-B", program]
+        sglang_job.begin(work.job, wanted, argv, json.dumps(asked), environment, work.work, {})
     except OSError as error:
-        module.fail_json(msg=f"output_file {target} cannot be written: {error}. Expected an existing folder {folder}.")
+        raise Refused(
+            f"{error.filename or work.folder} cannot be written: {error.strerror}. Make room, or name another folder."
+        ) from None
+
+
+def finished_well(job: Dict[str, Any]) -> bool:
+    """Whether a job that ended left a result that a later run may take."""
+    return bool(job) and not job["running"] and (job["result"] or {}).get("code") == 0
+
+
+def ended(job: Dict[str, Any], work: Work, params: Dict[str, Any]) -> Dict[str, Any]:
+    """What the module returns of a job that ended. Refused says why there is nothing."""
+    told, asked = job["result"] or {}, work.asked()
+    command, name = asked.get("command", []), (asked.get("client") or {}).get("module", "the client")
+    lines = work.read("output.txt").splitlines()
+    last = [shorten(line) for line in lines if line.strip()][-LAST_LINES:]
+
+    def fail(text: str) -> Refused:
+        gone = told.get("unhealthy")
+        more = f" The server no longer answers: {params['url'].rstrip('/')}/health gives {gone}." if gone else ""
+        return Refused(f"{text}{more}", command=command, last_lines=last)
+
+    if "failed" in told:
+        raise Refused(told["failed"], server_gone=told.get("server_gone", False))
+    if "code" not in told:
+        words = job["errors"].strip().splitlines()[-1:] or ["no words"]
+        how = (
+            f"exit status {job['rc']}"
+            if job["rc"] is not None
+            else "it was ended from outside, or the node was started anew"
+        )
+        raise fail(f"The measurement ended without a result ({how}), while {job['progress'] or 'it began'}: {words[0]}")
+    if told["code"] is None:
+        raise fail(
+            f"{name} did not finish within {params['timeout']} s and was killed. Raise timeout, or ask for less."
+        )
+    if told["code"] != 0:
+        failure = last_error(lines)
+        error = failure.error if failure else (last[-1] if last else "it said nothing")
+        raise fail(f"{name} ended with status {told['code']}: {error}")
+    try:
+        with open(work.result, encoding="utf-8") as file:
+            result = parse_result(file.read())
+    except (OSError, ValueError) as error:
+        raise fail(f"{name} ended with status 0 but left no result ({error}). Its last lines may say why.") from None
+    return returned(result, told, asked, work, params)
+
+
+def returned(
+    result: Dict[str, Any], told: Dict[str, Any], asked: Dict[str, Any], work: Work, params: Dict[str, Any]
+) -> Dict[str, Any]:
+    """What the module returns of a client's line and of what was seen beside it."""
+    load = {name: params[name] for name in LOAD}
+    if asked.get("file_sha256"):
+        load["file_sha256"] = asked["file_sha256"]
+    figures = metrics(result, params["prompts"], told["cached"])
+    found = [f"the prefix cache was not flushed: {told['flush']}"] if told["flush"] else []
+    found += problems(result, figures, load)
+    if told["unhealthy"]:
+        found.append(
+            f"the server no longer answers after the load: {params['url'].rstrip('/')}/health gives {told['unhealthy']}. Its log "
+            "says why."
+        )
+    raw, note = raw_file(result)
+    files = {"raw": raw}
+    if told["telemetry"]:
+        files["telemetry"] = base64.b64encode(packed(work.read("telemetry.csv"))).decode("ascii")
+    return {
+        "changed": False,
+        "load": load,
+        "metrics": figures,
+        "valid": not found,
+        "problems": found,
+        "notes": [*remarks(result, load, asked.get("trace_tokens")), *([note] if note else [])],
+        "client": asked.get("client") or {},
+        "command": asked.get("command", []),
+        "raw": raw_figures(result),
+        "started": told["started"],
+        "finished": told["finished"],
+        "telemetry": told["telemetry"],
+        "files": files,
+    }
+
+
+def run(module: AnsibleModule) -> Dict[str, Any]:
+    """One run of the module: begin the job or find it, wait a slice, and take what it came to."""
+    params, work = module.params, Work(module.params["folder"])
+    content = file_bytes(params["dataset_path"]) if params["dataset_path"] else b""
+    wanted = digest(params, content)
+    work.own()
+    job = sglang_job.look(work.job)
+    mine = job.get("wanted") == wanted
+    if params["attached"] and not mine:
+        raise Refused(
+            f"The measurement that this task began is gone ({work.job}): another run took its place, or stopped it."
+        )
+    if job.get("running") and not mine:
+        asked = work.asked()
+        raise Refused(
+            f"Another load is measured here since {asked.get('began', 'a while ago')}: {asked.get('what', 'unknown')}. Two at once "
+            "would measure each other. Wait for it, or end it (stop: true; with bench.yml -e sglang_bench_stop=true); it runs in "
+            f"{work.folder}."
+        )
+    if not mine or not (params["attached"] or job["running"] or finished_well(job)):
+        begin(module, work, wanted, content)
+    job = sglang_job.wait(work.job, TO_THE_END if params["slice"] is None else max(0.0, params["slice"]))
+    if not job:
+        raise Refused(f"The measurement could not be begun: {work.job} holds nothing of it.")
+    if job["running"]:
+        return {"changed": False, "unfinished": True, "progress": job["progress"]}
+    try:
+        return ended(job, work, params)
+    finally:
+        work.clear()
+
+
+def stopped(module: AnsibleModule) -> Dict[str, Any]:
+    """End what runs in the folder."""
+    work = Work(module.params["folder"])
+    running = bool(sglang_job.look(work.job).get("running"))
+    what = work.asked().get("what", "what ran") if running else ""
+    if not module.check_mode:
+        sglang_job.stop(work.job)
+        work.clear()
+    said = f"Ended: {what}." if running else f"Nothing is measured in {work.folder}."
+    return {"changed": running, "stopped": running, "msg": said}
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    module = AnsibleModule(argument_spec=SPEC, required_if=[("stop", False, NEEDED)], supports_check_mode=True)
     params = module.params
-    for name in ("concurrency", "prompts", "input_len", "output_len", "timeout"):
-        if params[name] < 1:
-            module.fail_json(msg=f"{name} is {params[name]}; expected 1 or more.")
-    if not 0 <= params["range_ratio"] <= 1:
-        module.fail_json(msg=f"range_ratio is {params['range_ratio']}; expected 0 to 1, and 1 for fixed lengths.")
-    load = {name: params[name] for name in LOAD}
+    if params["stop"]:
+        module.exit_json(**stopped(module))
+    wrong = refused(params)
+    if wrong:
+        module.fail_json(msg=wrong)
     if module.check_mode:
+        load = {name: params[name] for name in LOAD}
         module.exit_json(changed=False, skipped=True, load=load, msg="Check mode: not measuring.")
-
-    client = locate_client(module)
-    url = params["url"].rstrip("/")
-    status, why = request(f"{url}/health", "GET", params["api_key"])
-    if status != 200:
-        said = f"HTTP {status} {why}".rstrip() if status else why
-        module.fail_json(
-            msg=f"{url}/health does not answer with 200 ({said}). Start the server, or correct url, first."
-        )
-    refused = []
-    if params["flush_cache"]:
-        # 0.5.9's client flushes without looking at the answer.
-        status, why = request(f"{url}/flush_cache", "POST", params["api_key"])
-        if status != 200:
-            refused.append(
-                f"the prefix cache was not flushed: {url}/flush_cache answers {status or 'nothing'} {why}".rstrip()
-            )
-
-    folder = tempfile.mkdtemp(prefix="sglang-bench-", dir=module.tmpdir)
     try:
-        written = os.path.join(folder, "result.jsonl")
-        command = command_line(client, params, written)
-        code, lines = run_client(command, client_environment(params, dict(os.environ)), folder, params["timeout"])
-        last = [shorten(line) for line in lines if line.strip()][-LAST_LINES:]
-        if code is None:
-            module.fail_json(
-                msg=f"{client.module} did not finish within {params['timeout']} s and was killed. Raise timeout, or ask for less.",
-                command=command,
-                last_lines=last,
-            )
-        if code != 0:
-            failure = last_error(lines)
-            error = failure.error if failure else (last[-1] if last else "it said nothing")
-            module.fail_json(msg=f"{client.module} ended with status {code}: {error}", command=command, last_lines=last)
-        try:
-            with open(written, encoding="utf-8") as file:
-                text = file.read()
-            result = parse_result(text)
-        except (OSError, ValueError) as error:
-            module.fail_json(
-                msg=f"{client.module} ended with status 0 but left no result ({error}). Its last lines may say why.",
-                command=command,
-                last_lines=last,
-            )
-        figures = metrics(result, params["prompts"])
-        found = refused + problems(result, figures, load)
-        notes = remarks(result, load)
-        if params["output_file"]:
-            keep(module, result, text, params["output_file"])
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    module.exit_json(
-        changed=False,
-        load=load,
-        metrics=figures,
-        valid=not found,
-        problems=found,
-        notes=notes,
-        client={"module": client.module, "version": client.version},
-        command=command,
-        raw=raw_figures(result),
-    )
+        module.exit_json(**run(module))
+    except Refused as error:
+        module.fail_json(msg=str(error), **error.facts)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ REQUIRED = ("id", "severity", "cause", "remedy", "sources", "confidence")
 OPTIONAL = ("when", "signature")  # one of them at least; `signature` is the doctor's
 NAMES = (
     "given", "args", "versions", "stack", "model", "card", "gpus", "environment", "patches", "autotune", "fit", "node", "live",
-    "option",
+    "rung", "option",
 )  # fmt: skip
 # What the texts of a signature may speak of: the line that was found, and what the log around it says.
 LOG_NAMES = ("match", "line", "stage", "rank", "args", "sglang")
@@ -231,6 +231,17 @@ def judge(rules: List[Rule], context: Dict[str, Any]) -> List[Finding]:
                 }
             )
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding["severity"]))
+
+
+def findings(rules: List[Rule], rung: Dict[str, Any], arguments: Dict[str, Any]) -> List[Finding]:
+    """What the rules about a measured load say of it: `id`, `severity`, `cause` and `remedy`, as run.json keeps them.
+
+    `rung` has `load`, `metrics` and `telemetry` (schemas/run.schema.json); `arguments` are the server's resolved ones, or empty.
+    """
+    context: Dict[str, Any] = {name: {} for name in NAMES if name != "option"}
+    context.update(patches=[], gpus=0, rung=rung, args=arguments)
+    spoken = [rule for rule in rules if any(re.search(r"\brung\b", text) for text in conditions(rule))]
+    return [{key: found[key] for key in ("id", "severity", "cause", "remedy")} for found in judge(spoken, context)]
 
 
 def _holds(jinja: Any, rule: Rule, text: str, known: Dict[str, Any]) -> bool:

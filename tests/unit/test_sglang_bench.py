@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import gzip
+import hashlib
 import http.server
+import io
 import json
 import os
 import stat
@@ -17,6 +22,7 @@ from typing import Any
 import pytest
 import sglang_bench as bench
 import yaml
+from ansible.module_utils import sglang_bencher, sglang_job, sglang_rules
 from ansible.module_utils.testing import patch_module_args
 from helpers import serving
 
@@ -183,9 +189,137 @@ def test_notes_on_prompt_lengths_and_unfilled_places() -> None:
 
 
 def test_keys_of_the_server_are_blanked() -> None:
-    result = {"server_info": {"api_key": "secret", "admin_api_key": None, "version": "1"}}
-    assert bench.without_keys(result) and "secret" not in json.dumps(result)
-    assert not bench.without_keys({"server_info": {"api_key": None}}) and not bench.without_keys({"server_info": None})
+    inner: dict[str, Any] = {"api_key": "secret", "ssl_keyfile_password": "secret", "max_total_tokens": 5}
+    result: dict[str, Any] = {
+        "server_info": {"api_key": "secret", "admin_api_key": None, "internal_states": [inner]},
+        "completed": 3,
+    }
+    told = unpacked(bench.raw_file(result)[0])
+    assert "secret" not in told and result["server_info"]["internal_states"] == [inner]
+    kept = json.loads(told)
+    assert kept["server_info"]["api_key"] == "***" and kept["server_info"]["admin_api_key"] is None
+    assert kept["server_info"]["internal_states"][0]["max_total_tokens"] == 5 and kept["completed"] == 3
+    assert bench.without_keys({"server_info": None}) == {"server_info": None}
+
+
+def unpacked(text: str) -> str:
+    return gzip.decompress(base64.b64decode(text)).decode()
+
+
+def test_a_line_that_is_too_long_to_return_is_without_its_lists() -> None:
+    texts = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(200)]
+    result = {"completed": 200, "generated_texts": texts, "duration": 1.0}
+    raw, note = bench.raw_file(result, largest=2000)
+    assert json.loads(unpacked(raw)) == {"completed": 200, "duration": 1.0} and "without its lists by request" in note
+    raw, note = bench.raw_file(result)
+    assert json.loads(unpacked(raw)) == result and note == ""
+
+
+@pytest.mark.parametrize(
+    ("cached", "ratio", "changes", "found"),
+    [
+        ({"prompt_tokens": 4096.0, "cached_tokens": 0.0}, 0.0, {}, False),
+        ({"prompt_tokens": 4096.0, "cached_tokens": 2048.0}, 0.5, {}, True),
+        ({"prompt_tokens": 4096.0, "cached_tokens": 40.0}, 0.0098, {}, False),
+        # The token that begins every text is not a warm cache.
+        ({"prompt_tokens": 512.0, "cached_tokens": 31.0}, 0.0605, {"input_len": 16}, False),
+        ({"prompt_tokens": 4096.0, "cached_tokens": 2048.0}, 0.5, {"dataset": "sharegpt"}, False),
+        (None, None, {}, False),
+    ],
+)
+def test_a_warm_cache_is_a_problem_of_random_prompts(
+    cached: dict[str, float] | None, ratio: float | None, changes: dict[str, Any], found: bool
+) -> None:
+    load = {**LOAD, **changes}
+    result = {**recorded("0.5.23.jsonl"), "total_input_tokens": 32 * load["input_len"]}
+    figures = bench.metrics(result, 32, cached)
+    assert figures["cached_token_ratio"] == ratio
+    problems = bench.problems(result, figures, load)
+    assert bool(problems) == found and (
+        not found or "50.0 % of the input tokens came from the prefix cache" in problems[0]
+    )
+
+
+def test_rules_judge_what_was_seen_beside_a_load() -> None:
+    """From samples to a finding: the summary has the names that rules/load.yml asks for."""
+
+    def told(
+        watts: float, running: float = 8.0, queued: float = 0.0, mask: int = 0, gpus: int = 2
+    ) -> list[dict[str, Any]]:
+        one = {"name": "Card", "power_w": watts, "limit_w": 600.0, "utilization_percent": 99.0, "reasons": mask}
+        state = {"running": running, "queued": queued, "token_usage": 0.5, "retracted": 0.0}
+        samples = [
+            sglang_bencher.Sample(t, {index: {"index": index, **one} for index in range(gpus)}, {}, state)
+            for t in range(9)
+        ]
+        telemetry = sglang_bencher.summary(samples, 8.0, 1.0)
+        rung = {"load": LOAD, "metrics": {}, "telemetry": telemetry}
+        rules = sglang_rules.load(str(Path(bench.__file__).parents[1] / "rules"))
+        return sglang_rules.findings(rules, rung, {"max_running_requests": 8})
+
+    def ids(*args: Any, **more: Any) -> list[str]:
+        return [found["id"] for found in told(*args, **more)]
+
+    assert ids(500.0) == [] and ids(330.0) == ["load-starved"] and ids(130.0) == ["load-hung"]
+    assert ids(130.0, gpus=1) == [] == ids(130.0, gpus=0)
+    assert ids(500.0, queued=9.0) == ["load-queue-bound"] and ids(500.0, queued=9.0, running=4.0) == []
+    assert ids(500.0, mask=0x40) == ["load-throttled"] and ids(590.0, mask=0x4) == ["load-power-capped"]
+    assert set(told(330.0)[0]) == {"id", "severity", "cause", "remedy"}
+    rules = sglang_rules.load(str(Path(bench.__file__).parents[1] / "rules"))
+    assert sglang_rules.findings(rules, {"load": LOAD, "metrics": {}, "telemetry": None}, {}) == []
+
+
+# --- datasets from files
+
+
+def lines(*entries: Any) -> str:
+    return "".join(json.dumps(entry) + "\n" for entry in entries)
+
+
+ARRIVAL = {"timestamp": 0, "input_length": 900, "output_length": 20, "hash_ids": [1, 2]}
+
+
+def test_prompts_of_a_file() -> None:
+    text = lines({"prompt": "one two"}, {"prompt": "three\nfour", "output_len": 8}) + "\n"
+    data = bench.read_dataset(text, "/f", parameters(dataset="prompts", prompts=2, output_len=8))
+    assert data.output_len == 8 and data.input_tokens is None
+    written = [json.loads(line) for line in bench.conversations(data.requests).splitlines()]
+    assert [line["conversations"][0]["content"] for line in written] == ["one two", "three\nfour"]
+    assert all(len(line["conversations"]) == 2 for line in written)
+
+
+def test_a_trace() -> None:
+    text = lines(ARRIVAL, {**ARRIVAL, "timestamp": 27.5, "output_length": 40}, {**ARRIVAL, "input_length": 5})
+    data = bench.read_dataset(text, "/f", parameters(dataset="trace", prompts=2, output_len=None))
+    assert len(data.requests) == 2 and data.input_tokens == 1800 and data.output_len == 30
+    note = bench.remarks({"total_input_tokens": 700}, {**LOAD, "dataset": "trace"}, data.input_tokens)[0]
+    assert "have 1800 input tokens, those that were sent 700" in note
+
+
+@pytest.mark.parametrize(
+    ("dataset", "text", "said"),
+    [
+        ("prompts", "", "/f holds 0"),
+        ("prompts", lines({"prompt": "a b"}), "prompts is 2, and /f holds 1"),
+        ("prompts", lines({"prompt": "a b"}) + "{", "line 2 is no JSON ("),
+        ("prompts", lines([1]), "line 1 is no JSON object"),
+        ("prompts", lines({"text": "a"}), "line 1 has no text under prompt"),
+        ("prompts", lines({"prompt": " "}), "line 1 has no text under prompt"),
+        ("prompts", lines({"prompt": "a b", "output_len": 9}), "line 1 has output_len 9, and the load has 8"),
+        ("trace", lines({**ARRIVAL, "timestamp": "0"}), "line 1 has timestamp '0'"),
+        ("trace", lines({**ARRIVAL, "output_length": 0}), "line 1 has output_length 0; expected is a number from 1 on"),
+        ("trace", lines({**ARRIVAL, "hash_ids": None}), "line 1 has no list under hash_ids"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_its_line(dataset: str, text: str, said: str) -> None:
+    with pytest.raises(bench.Refused) as error:
+        bench.read_dataset(text, "/f", parameters(dataset=dataset, prompts=2, output_len=8))
+    assert said in str(error.value)
+
+
+def test_prompts_that_the_client_left_out_are_not_failed_requests() -> None:
+    found = judged(details(errors=[""] * 3, completed=3), prompts=5, input_len=2, output_len=3, dataset="prompts")
+    assert found == ["the client sent 3 of 5 requests: it leaves out prompts of less than two tokens"]
 
 
 # --- the client
@@ -230,6 +364,28 @@ def test_the_command_line_fixes_lengths_seed_and_cold_cache() -> None:
     assert pairs["--random-range-ratio"] == "1.0" and pairs["--seed"] == "1" and pairs["--dataset-name"] == "random-ids"
     assert pairs["--base-url"] == "http://h:1" and pairs["--tokenizer"] == "/m" and pairs["--output-file"] == "/r.jsonl"
     assert "--flush-cache" in command and "--request-rate" not in command
+    # Progress is read from the client's bar.
+    assert "--disable-tqdm" not in command and "--dataset-path" not in command
+
+
+def test_the_command_line_of_datasets_from_files() -> None:
+    client = bench.Client("m", set(), None)
+    asked = parameters(dataset="prompts", input_len=None, dataset_path="/mine.jsonl")
+    command = bench.command_line(client, asked, "/r", "/made.jsonl")
+    pairs = dict(zip(command, command[1:]))
+    assert pairs["--dataset-name"] == "custom" and pairs["--dataset-path"] == "/made.jsonl"
+    assert pairs["--sharegpt-output-len"] == "64" and not any(word.startswith("--random") for word in command)
+    asked = parameters(dataset="trace", input_len=None, output_len=None, trace_slowdown=2.0, dataset_path="/t")
+    command = bench.command_line(client, asked, "/r", "/t")
+    pairs = dict(zip(command, command[1:]))
+    assert pairs["--dataset-name"] == "mooncake" and pairs["--mooncake-slowdown-factor"] == "2.0"
+    assert "--use-trace-timestamps" in command and not any(word.startswith("--random") for word in command)
+    asked = parameters(dataset="token-ids", input_len=64, output_len=8)
+    command = bench.command_line(client, asked, "/r")
+    assert dict(zip(command, command[1:]))["--dataset-name"] == "random-ids" and "--tokenize-prompt" in command
+    asked = parameters(dataset="sharegpt", input_len=None, output_len=None)
+    command = bench.command_line(client, asked, "/r")
+    assert dict(zip(command, command[1:]))["--dataset-name"] == "sharegpt" and "--random-input-len" not in command
 
 
 def test_options_that_depend_on_what_was_asked_and_is_installed() -> None:
@@ -253,7 +409,7 @@ def test_the_clients_environment() -> None:
 # --- the module, with a package that stands in for sglang
 
 STANDIN = """\
-import json, os, sys, time
+import json, os, sys, time, urllib.request
 arguments = dict(zip(sys.argv, sys.argv[1:]))
 mode = os.environ.get("MODE", "good")
 if mode == "hang":
@@ -263,12 +419,33 @@ if mode == "hang":
     time.sleep(60)
 if mode == "fail":
     raise ValueError("Warmup failed - Please make sure benchmark arguments are correct")
+def tell(path):
+    try:
+        urllib.request.urlopen(arguments["--base-url"] + path).read()
+    except OSError:
+        pass
+n, i, o = (int(arguments.get(name, 8)) for name in ("--num-prompts", "--random-input-len", "--random-output-len"))
+print("Warmup completed with 1 sequences. Starting main benchmark run...", flush=True)
+time.sleep(0.3)
+for done in range(n + 1):
+    print(f"\\r {100 * done // n}%|###| {done}/{n} [00:00<00:00, 1.0it/s]", end="", file=sys.stderr, flush=True)
+    time.sleep(float(os.environ.get("PAUSE", "0")))
+errors = [""] * n
+if mode == "gone":
+    tell("/die")
+    errors = ["ClientConnectorError: Connect call failed"] * n
+if mode == "gone-hard":
+    tell("/die")
+    raise ConnectionError("Max retries exceeded with url: /server_info")
+if mode == "warm":
+    tell("/hit")
+content = {"empty": "\\n", "nan": '{"completed": 0, "duration": NaN, "mean_ttft_ms": NaN}\\n'}.get(mode)
+result = {"completed": n - sum(map(bool, errors)), "duration": 2.0, "total_input_tokens": n * i, "total_output_tokens": n * o,
+          "request_rate": float("inf"), "server_info": {"api_key": "secret", "internal_states": [{"api_key": "secret"}]},
+          "errors": errors}
 if mode != "silent":
-    n, i, o = (int(arguments[name]) for name in ("--num-prompts", "--random-input-len", "--random-output-len"))
     with open(arguments["--output-file"], "a") as file:
-        result = {"completed": n, "duration": 2.0, "total_input_tokens": n * i, "total_output_tokens": n * o,
-                  "request_rate": float("inf"), "server_info": {"api_key": "secret"}, "errors": [""] * n}
-        file.write(json.dumps(result) + "\\n")
+        file.write(content or json.dumps(result) + "\\n")
 if __name__ == "__main__":
     pass
 """
@@ -276,14 +453,21 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def server() -> Iterator[SimpleNamespace]:
-    state = SimpleNamespace(health=200, flush=200, asked=[], url="")
+    state = SimpleNamespace(health=200, flush=200, asked=[], url="", page=None, hits=0)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def answer(self) -> None:
             state.asked.append((self.command, self.path))
-            self.send_response(state.health if self.path == "/health" else state.flush)
-            self.send_header("Content-Length", "0")
+            if self.path == "/die":
+                state.health = 503
+            if self.path == "/hit":
+                state.hits += 1
+            body = (state.page(state) if state.page and self.path == "/metrics" else "").encode()
+            found = {"/health": state.health, "/flush_cache": state.flush, "/metrics": 200 if state.page else 404}
+            self.send_response(found.get(self.path, 200))
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            self.wfile.write(body)
 
         do_GET = do_POST = answer
 
@@ -297,44 +481,204 @@ def server() -> Iterator[SimpleNamespace]:
 @pytest.fixture
 def module(
     tmp_path: Path, server: SimpleNamespace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., dict[str, Any]]:
+) -> Iterator[Callable[..., dict[str, Any]]]:
     package(tmp_path, {"__init__.py": "", "bench_serving.py": STANDIN})
     # Locating takes the package from PYTHONPATH too; the stand-in needs no virtual environment of its own.
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    folder = tmp_path / "jobs"
 
-    def run(mode: str = "good", **args: Any) -> dict[str, Any]:
+    def run(mode: str = "good", pause: float = 0.0, **args: Any) -> dict[str, Any]:
         given = {
             "python": sys.executable,
             "url": server.url,
             "model": "/m",
             **LOAD,
-            "environment": {"MODE": mode},
+            "environment": {"MODE": mode, "PAUSE": pause},
+            **{"folder": str(folder), "ready_timeout": 0, "telemetry_period_s": 0.05},
             **args,
         }
+        given = {name: value for name, value in given.items() if value is not None}
         with patch_module_args(given), pytest.raises(SystemExit):
             bench.main()
         return json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
-    return run
+    yield run
+    sglang_job.stop(str(folder / "job"))
+
+
+def page(state: SimpleNamespace) -> str:
+    tokens = {"sglang:num_running_reqs": 8, "sglang:prompt_tokens_total": 64 + 4096 * state.hits}
+    tokens.update({"sglang:cached_tokens_total": 2048 * state.hits} if state.hits else {})
+    return "".join(f'{name}{{tp_rank="0"}} {value}\n' for name, value in tokens.items())
 
 
 def test_a_run(module: Callable[..., dict[str, Any]], server: SimpleNamespace, tmp_path: Path) -> None:
-    kept = tmp_path / "kept.jsonl"
-    result = module(output_file=str(kept))
+    server.page = page
+    result = module(pause=0.01)
     assert result["changed"] is False and result["valid"] is True and result["problems"] == []
     assert result["metrics"]["completed"] == 32 and result["metrics"]["output_tokens"] == 2048
     assert result["load"]["concurrency"] == 8 and result["load"]["request_rate"] is None
     assert result["client"] == {"module": "sglang.bench_serving", "version": None}
-    assert server.asked == [("GET", "/health"), ("POST", "/flush_cache")]
-    assert "secret" not in kept.read_text()
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600 and list(tmp_path.glob(".sglang*")) == []
-    assert bench.parse_result(kept.read_text())["request_rate"] == float("inf")
-    folder = Path(result["command"][result["command"].index("--output-file") + 1]).parent
-    assert not folder.exists()
+    assert server.asked[:2] == [("GET", "/health"), ("POST", "/flush_cache")] and server.asked[-1] == ("GET", "/health")
+    assert result["started"] <= result["finished"] and result["started"].endswith("Z")
+    told = json.loads(unpacked(result["files"]["raw"]))
+    assert told["request_rate"] == float("inf") and "secret" not in unpacked(result["files"]["raw"])
+    rows = list(csv.DictReader(io.StringIO(unpacked(result["files"]["telemetry"]))))
+    assert len(rows) > 4 and {row["running_requests"] for row in rows[2:]} == {"8.0"} and rows[0]["cpu_percent"] == ""
+    assert result["telemetry"]["engine"]["running"]["mean"] == 8 and result["metrics"]["cached_token_ratio"] is None
+    jobs = tmp_path / "jobs"
+    assert stat.S_IMODE(jobs.stat().st_mode) == 0o700 and list(jobs.iterdir()) == []
 
 
-def test_an_output_file_in_a_missing_folder(module: Callable[..., dict[str, Any]]) -> None:
-    assert "Expected an existing folder /nonexistent" in module(output_file="/nonexistent/x.jsonl")["msg"]
+def test_a_warm_cache_makes_it_invalid(module: Callable[..., dict[str, Any]], server: SimpleNamespace) -> None:
+    server.page = page
+    result = module("warm")
+    assert result["metrics"]["cached_token_ratio"] == 0.5 and result["valid"] is False
+    assert "figures are of a warm cache" in result["problems"][0]
+
+
+def test_without_telemetry(module: Callable[..., dict[str, Any]], server: SimpleNamespace) -> None:
+    result = module(telemetry=False)
+    assert result["valid"] and result["telemetry"] is None and set(result["files"]) == {"raw"}
+    assert ("GET", "/metrics") not in server.asked
+
+
+def test_prompts_from_a_file(module: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(lines(*({"prompt": f"say {number}"} for number in range(4))))
+    asked = {"dataset": "prompts", "dataset_path": str(path), "prompts": 4, "input_len": None, "output_len": 8}
+    result = module(**asked)
+    assert result["load"]["file_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert result["load"]["input_len"] is None and result["valid"], result["problems"]
+    assert result["command"][result["command"].index("--dataset-path") + 1].endswith("/work/prompts.jsonl")
+    assert "dataset prompts needs output_len" in module(**{**asked, "output_len": None})["msg"]
+    assert "output_len is 3; expected 4 or more" in module(**{**asked, "output_len": 3})["msg"]
+    assert "holds 4" in module(**{**asked, "prompts": 5})["msg"]
+    assert "cannot be read: No such file" in module(**{**asked, "dataset_path": "/nonexistent"})["msg"]
+    assert "dataset prompts needs dataset_path" in module(**{**asked, "dataset_path": None})["msg"]
+
+
+def test_a_trace_needs_a_client_that_can_replay_it(
+    module: Callable[..., dict[str, Any]], server: SimpleNamespace, tmp_path: Path
+) -> None:
+    (tmp_path / "t").write_text(lines(ARRIVAL, ARRIVAL))
+    asked = {
+        "dataset": "trace",
+        "dataset_path": str(tmp_path / "t"),
+        "prompts": 2,
+        "input_len": None,
+        "output_len": None,
+    }
+    result = module(**asked)
+    assert "cannot replay a trace" in result["msg"] and server.asked == []
+    package(tmp_path, {"bench_serving.py": f"{STANDIN}\nis_mooncake = True\n"})
+    result = module(**asked)
+    assert result["valid"] and "have 1800 input tokens" in result["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("nan", ["no request was answered"]),
+        ("gone", ["no request was answered; the first error: ClientConnectorError"]),
+    ],
+)
+def test_a_load_of_which_nothing_came_back(module: Callable[..., dict[str, Any]], mode: str, said: list[str]) -> None:
+    result = module(mode)
+    assert result["valid"] is False and result["metrics"]["completed"] == 0
+    assert result["problems"][0].startswith(said[0])
+    gone = "the server no longer answers after the load"
+    assert any(gone in problem for problem in result["problems"]) == (mode == "gone")
+
+
+def test_a_server_that_dies_with_its_client(module: Callable[..., dict[str, Any]]) -> None:
+    said = module("gone-hard")["msg"]
+    assert "ended with status 1: ConnectionError: Max retries" in said
+    assert "The server no longer answers: http://127.0.0.1:" in said and "/health gives HTTP 503" in said
+
+
+# --- the job
+
+
+def test_a_run_that_is_cut_off_is_followed_and_its_result_is_taken_once(
+    module: Callable[..., dict[str, Any]], server: SimpleNamespace
+) -> None:
+    first = module(pause=0.05, slice=0.8)
+    assert first["unfinished"] is True and "metrics" not in first
+    assert first["progress"] == "the client starts" or " %, " in first["progress"]
+    # Another task of the same load, as of a run that was begun again, takes it up; nothing is begun twice.
+    again = module(pause=0.05)
+    assert again["valid"] is True and server.asked.count(("POST", "/flush_cache")) == 1
+    module(pause=0.05)
+    assert server.asked.count(("POST", "/flush_cache")) == 2
+
+
+def test_a_result_that_nobody_took_is_found(
+    module: Callable[..., dict[str, Any]], server: SimpleNamespace, tmp_path: Path
+) -> None:
+    assert module(slice=0)["unfinished"] is True
+    sglang_job.wait(str(tmp_path / "jobs/job"), 20)
+    assert module()["metrics"]["completed"] == 32 and server.asked.count(("POST", "/flush_cache")) == 1
+
+
+def test_a_failure_that_nobody_took_is_no_result(module: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    marker = tmp_path / "sglang/bench_serving.py"
+    marker.write_text("raise ValueError('once')\nif __name__ == '__main__': pass\n")
+    assert module(slice=0)["unfinished"] is True
+    sglang_job.wait(str(tmp_path / "jobs/job"), 20)
+    marker.write_text(STANDIN)
+    assert module()["valid"] is True
+
+
+def test_one_load_at_a_time(module: Callable[..., dict[str, Any]]) -> None:
+    assert module("hang", slice=0)["unfinished"] is True
+    said = module(seed=2)["msg"]
+    assert "Another load is measured here since 20" in said and "stop: true" in said
+    assert "32 requests, 8 at once, 128 in, 64 out, seed 1, of http://127.0.0.1:" in said
+    assert "is gone" in module(seed=2, attached=True, slice=0)["msg"]
+
+
+def test_a_load_is_stopped(module: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    nothing = dict.fromkeys(("python", "url", "model", *LOAD))
+    assert module(stop=True, **nothing)["stopped"] is False
+    marker = f"--tag=stop-{os.getpid()}"
+    module("hang", slice=1.5, extra_args=[marker])
+    assert module(stop=True, _ansible_check_mode=True, **nothing)["changed"] is True and running(marker)
+    result = module(stop=True, **nothing)
+    assert result["changed"] is True and result["msg"].startswith("Ended: 32 requests")
+    assert running(marker) == [] and module()["valid"] is True
+
+
+def test_a_job_that_was_killed_says_so(module: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    module("hang", slice=1.0)
+    sglang_job.stop(str(tmp_path / "jobs/job"))
+    said = module("hang", slice=0, attached=True)["msg"]
+    assert "ended without a result" in said and "while the client starts" in said
+
+
+def test_options_of_a_measurement_are_asked_for(module: Callable[..., dict[str, Any]]) -> None:
+    assert "missing: concurrency" in module(concurrency=None)["msg"]
+    assert module(input_len=None)["msg"] == "dataset random-ids needs input_len."
+    assert "telemetry_period_s is 0.0" in module(telemetry_period_s=0.0)["msg"]
+
+
+def test_a_folder_of_somebody_else_is_refused(module: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert "is no folder of the present user" in module(folder=str(tmp_path / "link"))["msg"]
+    (tmp_path / "file").write_text("")
+    assert "cannot be used" in module(folder=str(tmp_path / "file"))["msg"]
+
+
+def test_gpus_that_the_server_was_given() -> None:
+    assert bench.visible({"CUDA_VISIBLE_DEVICES": "2, 3"}) == "2,3" and bench.visible({}) == ""
+    assert bench.visible({"CUDA_VISIBLE_DEVICES": "GPU-0a1b,GPU-2c"}) == "GPU-0a1b,GPU-2c"
+    assert bench.visible({"CUDA_VISIBLE_DEVICES": "0;reboot"}) == "" == bench.visible({"CUDA_VISIBLE_DEVICES": ""})
+
+
+def test_the_action_plugin_is_that_of_modules_in_slices() -> None:
+    plugin = Path(bench.__file__).parents[1] / "action_plugins/sglang_bench.py"
+    assert plugin.is_symlink() and plugin.resolve().name == "flashinfer_kernels.py"
 
 
 def test_a_cache_that_was_not_flushed_makes_it_invalid(
@@ -351,6 +695,7 @@ def test_a_cache_that_was_not_flushed_makes_it_invalid(
     [
         ("fail", "ended with status 1: ValueError: Warmup failed - Please make sure benchmark arguments are correct"),
         ("silent", "ended with status 0 but left no result"),
+        ("empty", "ended with status 0 but left no result (it is empty)"),
     ],
 )
 def test_a_client_that_fails(module: Callable[..., dict[str, Any]], mode: str, said: str) -> None:
