@@ -1,0 +1,102 @@
+"""Lay runs and baselines side by side: find them, read them, show what differs, and keep the page on the controller."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import ansible.module_utils
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+
+from ansible.module_utils import sglang_runs
+from ansible.module_utils.sglang_text import WIDTH
+
+EXAMPLE = """-e '{"runs": ["glm52/latest~1", "glm52/latest"]}'"""
+
+
+def wanted(runs: Any) -> list[str]:
+    """The names that were given; a text is split at its commas, as -e runs=a,b makes one."""
+    names = runs.split(",") if isinstance(runs, str) else runs
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise AnsibleActionFail(f"`runs` is {runs!r}; expected a list of names: {EXAMPLE}")
+    names = [name.strip() for name in names if name.strip()]
+    if len(names) < 2:
+        said = f"There is only '{names[0]}' in `runs`" if names else "`runs` names nothing"
+        raise AnsibleActionFail(
+            f"{said}. A comparison takes two or more, the first is what the others are held against: {EXAMPLE}"
+        )
+    return names
+
+
+def found(names: list[str], results: Path) -> list[dict[str, Any]]:
+    """Every run that was named. The same one twice is a mistake: it says nothing, and looks as if it did."""
+    runs: list[dict[str, Any]] = []
+    seen: dict[str, str] = {}
+    for name in names:
+        try:
+            run = sglang_runs.read(sglang_runs.find(name, results))
+        except sglang_runs.RunError as error:
+            raise AnsibleActionFail(str(error)) from error
+        path = str(Path(run["source"]["path"]).resolve())
+        if path in seen:
+            raise AnsibleActionFail(f"'{seen[path]}' and '{name}' are the same run, {path}. Name two that differ.")
+        seen[path] = name
+        runs.append(run)
+    return runs
+
+
+def write(folder: Path, texts: dict[str, str]) -> list[str]:
+    """Whole files or none: each gets its name when it is complete. Raises AnsibleActionFail where the folder takes none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            partial = folder / f".{name}.new"
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(folder / name)
+    except OSError as error:
+        raise AnsibleActionFail(
+            f"The comparison is above, but it cannot be kept in {folder}: {error.strerror or error}. Name a folder that can be "
+            "written with sglang_compare_folder."
+        ) from error
+    return [str(folder / name) for name in texts]
+
+
+class ActionModule(ActionBase):
+    """Shows the comparison before it is written, so that a folder that takes nothing costs the files alone."""
+
+    _requires_connection = False
+    _VALID_ARGS = frozenset({"runs", "results", "folder"})
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        # Charts take a second to import, and a wrong name is said without them.
+        result = {**super().run(tmp, task_vars), "changed": False}
+        arguments = self._task.args
+        results = Path(arguments.get("results") or ROOT / "results").expanduser()
+        runs = found(wanted(arguments.get("runs") or []), results)
+        comparison = sglang_runs.compare(runs)
+
+        from ansible.module_utils import sglang_report
+
+        self._display.display(sglang_report.comparison_text(comparison, WIDTH))
+        told = {key: comparison[key] for key in ("comparable", "reasons", "summary")}
+        if self._task.check_mode:
+            return {**result, **told, "files": []}
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        folder = Path(arguments.get("folder") or results / "compare" / stamp).expanduser()
+        files = write(
+            folder,
+            {
+                "compare.json": json.dumps(comparison, indent=1, allow_nan=False) + "\n",
+                "compare.md": sglang_report.comparison_markdown(comparison),
+                "compare.html": sglang_report.comparison_page(comparison, runs),
+            },
+        )
+        self._display.display(f"\nPage: {folder.resolve() / 'compare.html'}")
+        return {**result, **told, "files": files}
