@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help setup system demo demo-clean lint parsers unit molecule test test-full docs locks
+.PHONY: help setup system demo demo-compare demo-clean lint parsers unit molecule test test-full docs locks
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -21,6 +21,9 @@ system: ## install what test hosts need on this machine (Debian, root)
 
 demo: setup system ## boot a test host, deploy to it, ask it, measure it
 	@$(PY) tools/demo up
+
+demo-compare: setup system ## the demo's model on another release of SGLang, measured, and what differs
+	@$(PY) tools/demo compare
 
 demo-clean: setup ## remove the demo's host and everything it left
 	@$(PY) tools/demo clean

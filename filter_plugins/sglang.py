@@ -50,11 +50,6 @@ def sglang_unit_environment(environment: dict[str, Any]) -> list[str]:
     return [_quote(f"{name}={value}", always=True) for name, value in sorted(pairs)]
 
 
-def sglang_rung(result: dict[str, Any]) -> dict[str, Any]:
-    """What a result file keeps of one load measured by the module sglang_bench."""
-    return {key: result.get(key) for key in ("load", "metrics", "valid", "problems", "command")}
-
-
 def sglang_patch_states(looked: list[dict[str, Any]], made: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What a deployment's record keeps of patches, from results of python_source_patch: those looked at, then those made.
 
@@ -105,7 +100,6 @@ class FilterModule:
             "sglang_argv": sglang_argv,
             "sglang_median": sglang_median,
             "sglang_patch_states": sglang_patch_states,
-            "sglang_rung": sglang_rung,
             "sglang_tuning_shapes": sglang_tuning_shapes,
             "sglang_unit_words": sglang_unit_words,
             "sglang_unit_environment": sglang_unit_environment,

@@ -6,36 +6,51 @@
 DOCUMENTATION = r"""
 ---
 module: sglang_results
-short_description: Keep the results of a measurement on the controller
+short_description: End a measurement on the controller
 version_added: "0.1.0"
 description:
-  - Writes C(run.json) (strict JSON, no NaN or infinity) and C(report.md) into a folder on the controller, in a play on the node.
+  - Ends a run that the module sglang_ladder began. Adds what was seen after its loads, says whether it is valid, and writes
+    C(report.html), C(report.md) with its charts and C(rungs.csv) beside C(run.json) (strict JSON, schemas/run.schema.json).
+  - Shows the report at 80 columns.
   - A measurement changes nothing that was declared, so it is never C(changed).
 options:
   folder:
-    description: Folder on the controller. Made when it is not there.
+    description: The run's folder on the controller.
     type: path
     required: true
-  run:
-    description: The whole result.
+  after:
+    description: Whether answers were right after the loads (C(passed), C(summary)), by sglang_smoke. Empty where nobody asked.
     type: dict
-    required: true
-  report:
-    description: Text for people.
+    default: {}
+  tuning:
+    description: What sglang_evidence said after the loads.
+    type: dict
+    default: {}
+  against:
+    description: An earlier run or a baseline, as compare.yml names them, that this one is held against.
     type: str
+    default: ""
+  min_ratio:
+    description: Least share of the output tokens a second of O(against), at every load that both have.
+    type: float
+    default: 0
+  results:
+    description: Folder of all results, in which O(against) is looked for.
+    type: path
     required: true
 author: [the sglang-rtxpro authors]
 attributes:
-  check_mode: {support: full, description: Writes nothing., details: []}
+  check_mode: {support: none, description: There is nothing to end where nothing was measured., details: []}
   diff_mode: {support: none, description: Results are new files., details: []}
 """
 
 EXAMPLES = r"""
-- name: Keep the results
+- name: End it
   sglang_results:
     folder: results/glm52/20261129T185920Z-gpu-node
-    run: {schema: 1, rungs: []}
-    report: "# Nothing was measured"
+    results: results
+    against: glm52/latest~1
+    min_ratio: 0.95
 """
 
 RETURN = r"""
@@ -44,4 +59,12 @@ files:
   type: list
   elements: str
   returned: success
+run:
+  description: The whole result, as in C(run.json).
+  type: dict
+  returned: success
+gate:
+  description: Whether it holds against O(against). C(passed), C(ratios), C(msg).
+  type: dict
+  returned: when O(against) is set
 """

@@ -30,6 +30,8 @@ HANDED_ON = {
     "sglang_server_answer",
     "sglang_server_away",
     "sglang_server_change",
+    "sglang_server_committed",
+    "sglang_server_facts",
     "sglang_server_unit_environment",
     "sglang_tuning_content",
     "sglang_tuning_environment",
