@@ -1,4 +1,7 @@
-"""Lay runs and baselines side by side: find them, read them, show what differs, and keep the page on the controller."""
+"""Lay runs and baselines side by side: find them, read them, show what differs, and keep the page on the controller.
+
+One run alone gets its report again: the way back after bench.yml could not write it.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,10 @@ def wanted(runs: Any) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise AnsibleActionFail(f"`runs` is {runs!r}; expected a list of names: {EXAMPLE}")
     names = [name.strip() for name in names if name.strip()]
-    if len(names) < 2:
-        said = f"There is only '{names[0]}' in `runs`" if names else "`runs` names nothing"
+    if not names:
         raise AnsibleActionFail(
-            f"{said}. A comparison takes two or more, the first is what the others are held against: {EXAMPLE}"
+            "`runs` names nothing. A comparison takes two or more, the first is what the others are held against; one alone gets "
+            f"its report again: {EXAMPLE}"
         )
     return names
 
@@ -49,6 +52,10 @@ def found(names: list[str], results: Path) -> list[dict[str, Any]]:
             raise AnsibleActionFail(f"'{seen[path]}' and '{name}' are the same run, {path}. Name two that differ.")
         seen[path] = name
         runs.append(run)
+    if len(runs) == 1 and runs[0]["source"]["kind"] == "baseline":
+        raise AnsibleActionFail(
+            f"'{names[0]}' is published figures, which have no report of their own. Name a run beside it: {EXAMPLE}"
+        )
     return runs
 
 
@@ -79,7 +86,10 @@ class ActionModule(ActionBase):
         result = {**super().run(tmp, task_vars), "changed": False}
         arguments = self._task.args
         results = Path(arguments.get("results") or ROOT / "results").expanduser()
+        named = Path(arguments["folder"]).expanduser() if arguments.get("folder") else None
         runs = found(wanted(arguments.get("runs") or []), results)
+        if len(runs) == 1:
+            return {**result, **self._again(runs[0], named)}
         comparison = sglang_runs.compare(runs)
 
         from ansible.module_utils import sglang_report
@@ -89,7 +99,7 @@ class ActionModule(ActionBase):
         if self._task.check_mode:
             return {**result, **told, "files": []}
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        folder = Path(arguments.get("folder") or results / "compare" / stamp).expanduser()
+        folder = named or results / "compare" / stamp
         files = write(
             folder,
             {
@@ -100,3 +110,22 @@ class ActionModule(ActionBase):
         )
         self._display.display(f"\nPage: {folder.resolve() / 'compare.html'}")
         return {**result, **told, "files": files}
+
+    def _again(self, run: dict[str, Any], named: Path | None) -> dict[str, Any]:
+        """Show one run's report and write it beside its run.json, or into the folder that was named."""
+        from ansible.module_utils import sglang_report
+
+        self._display.display(sglang_report.text(run, WIDTH))
+        told = {"summary": list(filter(None, (sglang_report.headline(run), sglang_report.scaling(run))))}
+        if self._task.check_mode:
+            return {**told, "files": []}
+        folder = named or Path(run["source"]["path"]).resolve().parent
+        try:
+            files = sglang_report.write(folder, run)
+        except OSError as error:
+            raise AnsibleActionFail(
+                f"The report is above, but {error.filename or folder} cannot be written: {error.strerror or error}. Make room, or "
+                "name another folder with sglang_compare_folder."
+            ) from error
+        self._display.display(f"\nPage: {folder.resolve() / 'report.html'}")
+        return {**told, "files": files}

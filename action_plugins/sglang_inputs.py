@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -101,7 +102,7 @@ class ActionModule(ActionBase):
     """Fails with everything that is wrong at once."""
 
     _requires_connection = False
-    _VALID_ARGS: frozenset[str] = frozenset()
+    _VALID_ARGS = frozenset({"profile"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
@@ -112,7 +113,9 @@ class ActionModule(ActionBase):
         profiles = known_profiles(ROOT) | ({profile} & set(variables.get("groups", {})) - SHARED)
         problems = misspelt(variables, known_variables(ROOT))
         problems += self._wrong_types(variables)
-        problem = profile_problem(profile, groups, profiles, host) or named_alone(profile, groups, variables, ROOT)
+        problem = ""
+        if boolean(self._task.args.get("profile", True)):
+            problem = profile_problem(profile, groups, profiles, host) or named_alone(profile, groups, variables, ROOT)
         problems = [problem, *problems] if problem else problems
         variant, made_for = (
             self._templar.template(variables.get(name)) for name in ("sglang_variant", "sglang_variant_profiles")

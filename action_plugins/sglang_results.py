@@ -21,41 +21,40 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 from ansible.module_utils import sglang_report, sglang_results, sglang_runs
 
 
-def ended(run: dict[str, Any], after: dict[str, Any], tuning: dict[str, Any], now: float) -> dict[str, Any]:
+def ended(
+    run: dict[str, Any], after: dict[str, Any], tuning: dict[str, Any], problems: list[str], now: float
+) -> dict[str, Any]:
     """A run as it is at its end. One with loads that nobody tried has none yet: the next bench.yml goes on with it."""
     answers = {**run["answers"], **({"after": after} if after else {})}
     whole = all(rung["status"] != "not_run" for rung in run["rungs"])
-    return sglang_results.judged(
-        {**run, "answers": answers, "tuning": tuning, "finished": sglang_results.stamp(now) if whole else None}
-    )
+    finished = sglang_results.stamp(now) if whole else None
+    return sglang_results.judged({**run, "answers": answers, "tuning": tuning, "finished": finished}, problems)
 
 
 class ActionModule(ActionBase):
-    """Says which file could not be written, and why."""
+    """Shows what was measured, then keeps it: nothing of it is lost where the disk is full."""
 
     _requires_connection = False
-    _VALID_ARGS = frozenset({"folder", "after", "tuning", "against", "min_ratio", "results"})
+    _VALID_ARGS = frozenset({"folder", "after", "tuning", "problems", "against", "min_ratio"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result = {**super().run(tmp, task_vars), "changed": False}
         args = self._task.args
         folder, against = Path(args["folder"]), args.get("against") or ""
         try:
-            # The run's own folder: what other runs are looked for in is one above its profile's.
-            other = (
-                sglang_runs.read(sglang_runs.find(against, Path(args["results"]).expanduser(), ROOT / "baselines"))
-                if against
-                else {}
-            )
             run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-            run = ended(run, args.get("after") or {}, args.get("tuning") or {}, time.time())
-            sglang_results.save(folder, run)
+            run = ended(run, args.get("after") or {}, args.get("tuning") or {}, args.get("problems") or [], time.time())
+            self._display.display(sglang_report.text(run))
+            # Its end comes last: a run without it is gone on with, and nothing of it is measured again.
             result["files"] = sglang_report.write(folder, run)
+            sglang_results.save(folder, run)
         except (OSError, ValueError) as error:
-            raise AnsibleActionFail(f"The results in {folder} cannot be ended: {error}") from error
-        self._display.display(sglang_report.text(run))
+            raise AnsibleActionFail(
+                f"The report cannot be kept in {folder}: {error}. Every load is in its run.json. Make room, and run the same "
+                "again: it measures nothing twice."
+            ) from error
         self._display.display(f"Report: {folder.resolve()}/report.html")
         result["run"] = run
-        if other:
-            result["gate"] = sglang_runs.gate(other, run, float(args.get("min_ratio") or 0))
+        if against:
+            result["gate"] = sglang_runs.gate(sglang_runs.read(Path(against)), run, float(args.get("min_ratio") or 0))
         return result

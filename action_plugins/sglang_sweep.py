@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import hashlib
 import json
 import math
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
+import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
@@ -18,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils import sglang_results
+from ansible.module_utils import sglang_results, sglang_runs
 from ansible.module_utils.sglang_text import wrap
 
 SCHEMA = 1
@@ -49,6 +52,12 @@ def variants(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
     empty = [variant["name"] for variant in whole[1:] if not variant["args"] and not variant["environment"]]
     if empty:
         raise ValueError(f"sglang_sweep_variants: {', '.join(empty)} changes nothing. Expected args or environment.")
+    hidden = sorted({name for variant in whole for name in variant["environment"] if sglang_results.secret(name)})
+    if hidden:
+        raise ValueError(
+            f"sglang_sweep_variants has {', '.join(hidden)}: it would stand in every result. Expected secrets in the file of "
+            "sglang_server_environment_file alone."
+        )
     unknown = sorted({key for variant in whole for key in variant} - set(DEPLOYED))
     if unknown:
         raise ValueError(f"sglang_sweep_variants has {', '.join(unknown)}; expected name, args and environment.")
@@ -61,13 +70,41 @@ def digest(whole: list[dict[str, Any]], measured: dict[str, Any], deployment: st
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def figures() -> set[str]:
+    """Every figure that a load can be ranked by, from the form of run.json; a latency has its statistics behind a dot."""
+    forms = json.loads((ROOT / "schemas/run.schema.json").read_text(encoding="utf-8"))["$defs"]
+    found = set(TELEMETRY)
+    for name, form in forms["metrics"]["properties"].items():
+        latency = form.get("$ref", "").endswith("/latency")
+        found |= {f"{name}.{part}" for part in forms["latency"]["required"]} if latency else {name}
+    return found
+
+
+def goal(given: dict[str, Any], loads: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is ranked by, whole. ValueError, with the nearest name, where there is no such figure, or no such load."""
+    whole = {"figure": GOAL, "limits": {}, **{key: value for key, value in given.items() if value is not None}}
+    known = figures()
+    for name in (whole["figure"], *whole["limits"]):
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise ValueError(f"sglang_sweep_goal names {name}, which is no figure of a load.{hint}")
+    there = sorted({load["concurrency"] for load in loads})
+    if whole.get("concurrency") not in (None, *there):
+        raise ValueError(
+            f"sglang_sweep_goal counts loads of {whole['concurrency']} requests at once; sglang_bench_loads has "
+            f"{', '.join(map(str, there))}."
+        )
+    return whole
+
+
 def left(sweep: dict[str, Any]) -> list[dict[str, Any]]:
     return [variant for variant in sweep["variants"] if variant["status"] == "left"]
 
 
 def needed(sweep: dict[str, Any]) -> float:
-    """Seconds that a variant takes, as those that were measured tell; 0 before the first."""
-    seconds = [variant["seconds"] for variant in sweep["variants"] if variant["status"] == "measured"]
+    """Seconds that a variant takes, as those that are through tell; 0 before the first."""
+    seconds = [variant["seconds"] for variant in sweep["variants"] if variant["seconds"]]
     return statistics.median(seconds) if seconds else 0.0
 
 
@@ -111,6 +148,7 @@ def best(run: dict[str, Any], goal: dict[str, Any]) -> dict[str, Any] | None:
                     "least": min(values),
                     "most": max(values),
                     "n": len(values),
+                    "values": values,
                     "load": rungs[0]["load"],
                 }
             )
@@ -123,8 +161,12 @@ def ranked(sweep: dict[str, Any], runs: dict[str, dict[str, Any]]) -> list[dict[
     """The variants from the best to those that could not be ranked; each with `best`, or `why` there is none."""
     rows = []
     for variant in sweep["variants"]:
-        one = best(runs[variant["name"]], sweep["goal"]) if variant["name"] in runs else None
+        run = runs.get(variant["name"])
+        wrong = run and not all(gate["passed"] for gate in run.get("answers", {}).values())
+        one = best(run, sweep["goal"]) if run and not wrong else None
         why = variant["why"] or ("" if one else "no load of it is valid and within the limits")
+        if variant["run"] and not run and not variant["why"]:
+            why = f"its run {variant['run']} is not there any more"
         rows.append({**variant, "best": one, "why": why})
     lower = lower_is_better(sweep["goal"]["figure"])
     return sorted(
@@ -136,14 +178,7 @@ def ranked(sweep: dict[str, Any], runs: dict[str, dict[str, Any]]) -> list[dict[
     )
 
 
-def apart(first: dict[str, Any], second: dict[str, Any]) -> bool | None:
-    """Whether two variants' repeats lie apart; None where there are fewer than two of each, which have no spread."""
-    if min(first["n"], second["n"]) < 2:
-        return None
-    return first["least"] > second["most"] or second["least"] > first["most"]
-
-
-def verdict(rows: list[dict[str, Any]]) -> str:
+def verdict(rows: list[dict[str, Any]], name: str) -> str:
     """In a sentence, which is best, and whether that is more than noise."""
     placed = [row for row in rows if row["best"]]
     if not placed:
@@ -152,12 +187,15 @@ def verdict(rows: list[dict[str, Any]]) -> str:
     if len(placed) == 1:
         return f"The winner is {first['name']}: no other could be ranked."
     second = placed[1]
-    clear = apart(first["best"], second["best"])
-    doubt = {
-        None: "One measurement each has no spread: sglang_bench_repeats: 3 would tell whether that is more than noise.",
-        False: f"{second['name']} lies within its spread: the two are not told apart.",
-        True: "Their repeats do not overlap.",
-    }[clear]
+    said = sglang_runs.verdict(
+        second["best"]["values"],
+        first["best"]["values"],
+        "lower" if lower_is_better(name) else "higher",
+        "tok/s" if name.endswith("_per_s") else "ms" if "_ms." in name else "",
+    )
+    doubt = f"Against it: {said}."
+    if min(first["best"]["n"], second["best"]["n"]) < 3:
+        doubt += " With sglang_bench_repeats: 3 there would be a verdict."
     return f"The winner is {first['name']}, before {second['name']}. {doubt}"
 
 
@@ -190,15 +228,16 @@ def text(sweep: dict[str, Any], rows: list[dict[str, Any]]) -> str:
         lines.append(
             f"{place:>2} {row['name'][:27]:<28}{number(one['value']):>10}{spread:>17}{one['load']['concurrency']:>9}{ratio:>8}"
         )
-    lines += ["", *wrap("ratio: against what is deployed.", ""), *wrap(verdict(rows), "")]
+    lines += ["", *wrap("ratio: against what is deployed.", ""), *wrap(verdict(rows, goal["figure"]), "")]
     return "\n".join(lines)
 
 
-def declared(winner: dict[str, Any]) -> list[str]:
-    """How a winner is kept: the variables that declare it."""
-    import yaml
-
-    laid = {"sglang_server_args_overlay": winner["args"], "sglang_server_environment_overlay": winner["environment"]}
+def declared(winner: dict[str, Any], overlays: dict[str, Any]) -> list[str]:
+    """How a winner is kept: the variables that declare it, with what was laid over the profile already."""
+    laid = {
+        "sglang_server_args_overlay": {**overlays.get("args", {}), **winner["args"]},
+        "sglang_server_environment_overlay": {**overlays.get("environment", {}), **winner["environment"]},
+    }
     return yaml.safe_dump({name: value for name, value in laid.items() if value}, sort_keys=False).splitlines()
 
 
@@ -238,6 +277,7 @@ class ActionModule(ActionBase):
             "results",
             "variants",
             "goal",
+            "overlays",
             "minutes",
             "measured",
             "deployment",
@@ -265,19 +305,16 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"{self._host}: {error}") from error
 
     def _begun(self, args: dict[str, Any]) -> dict[str, Any]:
-        goal = {
-            "figure": GOAL,
-            "limits": {},
-            **{key: value for key, value in args["goal"].items() if value is not None},
-        }
         whole = variants(args["variants"])
+        aim = goal(args["goal"], args["measured"]["loads"])
         now = time.time()
         sweep = {
             "schema": SCHEMA,
             "host": self._host,
             "profile": self._profile,
             "digest": digest(whole, args["measured"], args["deployment"]),
-            "goal": goal,
+            "goal": aim,
+            "overlays": args.get("overlays") or {},
             "minutes": int(args["minutes"]),
             "began": now,
             "started": sglang_results.stamp(now),
@@ -291,8 +328,11 @@ class ActionModule(ActionBase):
         folder = broken(parent, sweep, now) if args.get("resume", True) else None
         if folder:
             old = read(folder)
-            # Goal and bound are of this run: what is measured stays what it is.
-            sweep = {**old, "goal": goal, "minutes": sweep["minutes"], "began": now}
+            # Goal and bound are of this run: what is measured stays what it is, and what there was no time for has some now.
+            sweep = {**old, "goal": aim, "minutes": sweep["minutes"], "began": now}
+            for variant in sweep["variants"]:
+                if variant["status"] == "not_tried":
+                    variant.update(status="left", why="")
             done = len(sweep["variants"]) - len(left(sweep))
             self._say(
                 f"goes on with the sweep that was cut off ({folder.name}): {done} of {len(sweep['variants'])} variants are through"
@@ -341,18 +381,20 @@ class ActionModule(ActionBase):
     def _ended(self, args: dict[str, Any]) -> dict[str, Any]:
         folder = Path(args["folder"])
         sweep = read(folder)
-        runs = {
-            variant["name"]: json.loads((folder.parent / variant["run"] / "run.json").read_text(encoding="utf-8"))
-            for variant in sweep["variants"]
-            if variant["run"]
-        }
+        runs = {}
+        for variant in sweep["variants"]:
+            with contextlib.suppress(OSError, ValueError):
+                if variant["run"]:
+                    kept = (folder.parent / variant["run"] / "run.json").read_text(encoding="utf-8")
+                    runs[variant["name"]] = json.loads(kept)
         rows = ranked(sweep, runs)
         winner = rows[0] if rows and rows[0]["best"] else {}
-        sweep.update(winner=winner.get("name"), finished=sglang_results.stamp(time.time()))
+        whole = all(variant["status"] != "not_tried" for variant in sweep["variants"])
+        sweep.update(winner=winner.get("name"), finished=sglang_results.stamp(time.time()) if whole else None)
         shown = text(sweep, rows)
         if winner and winner["name"] != DEPLOYED["name"]:
             shown += "\nTo serve it, declare it for the host or its group:\n" + "\n".join(
-                f"  {line}" for line in declared(winner)
+                f"  {line}" for line in declared(winner, sweep["overlays"])
             )
         sglang_results.write(folder / "sweep.md", f"```\n{shown}\n```\n")
         save(folder, sweep)

@@ -64,6 +64,9 @@ options:
   dataset_path:
     description: The file of the dataset, on the node.
     type: path
+  dataset_name:
+    description: What people call the file of O(dataset_path), as its name on the controller. By default the path itself.
+    type: str
   trace_slowdown:
     description: How many times slower than recorded a trace is sent.
     type: float
@@ -95,6 +98,14 @@ options:
     description: Seconds between two looks. The engine is asked more seldom where its answer takes long.
     type: float
     default: 0.5
+  gpus:
+    description:
+      - Indexes of the GPUs that the server uses, which alone are looked at. Empty takes those of C(CUDA_VISIBLE_DEVICES) in
+        O(environment), and without it finds out whose processes they run. Where that cannot be told, as in a container, all GPUs
+        of the node count, and C(missing) of RV(telemetry) says so.
+    type: list
+    elements: int
+    default: []
   folder:
     description: Folder on the node for the job, mode 0700. One job at a time runs in it.
     type: path
@@ -148,7 +159,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 load:
-  description: What was asked for, by parameter; request_rate is null for no limit. C(file_sha256) is that of O(dataset_path).
+  description:
+    - What was asked for, by parameter; request_rate is null for no limit. Where there is an O(dataset_path), C(file) is its
+      O(dataset_name), and C(file_sha256) is of its content.
   returned: success
   type: dict
 metrics:
@@ -240,11 +253,11 @@ raw:
   type: dict
 started:
   description: When the client was started, UTC.
-  returned: success
+  returned: when the client was run to its end, well or not
   type: str
 finished:
   description: When it had ended, UTC.
-  returned: success
+  returned: when the client was run to its end, well or not
   type: str
 telemetry:
   description: What was seen meanwhile, as C($defs/telemetry) of C(schemas/run.schema.json). Null where it was not asked for.
@@ -253,9 +266,10 @@ telemetry:
 files:
   description:
     - Base64 of gzip. C(raw) is the client's JSON line, with the server's keys blanked, and without its per-request lists where it
-      would be too long to return. C(telemetry) is every sample as CSV, with seconds from the first request, where there is
-      telemetry.
-  returned: success
+      would be too long to return. Texts of prompts and answers are never in it; texts of errors are.
+    - C(telemetry) is every sample as CSV, with seconds from the first request, where there is telemetry.
+    - C(output) is the end of what the client said, at most 64 KiB, where it failed or the result is not valid.
+  returned: success, and C(output) alone where the client was run and failed
   type: dict
 stopped:
   description: Whether something ran.
@@ -279,7 +293,7 @@ import sys
 import urllib.parse
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
-from ansible.module_utils import sglang_bencher, sglang_job
+from ansible.module_utils import sglang_bencher, sglang_job, sglang_ports
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sglang_log import last_error, shorten
 
@@ -296,6 +310,7 @@ SPEC: Dict[str, Any] = {
     "seed": {"type": "int", "default": 1},
     "dataset": {"type": "str", "default": "random-ids"},
     "dataset_path": {"type": "path"},
+    "dataset_name": {"type": "str"},
     "trace_slowdown": {"type": "float", "default": 1.0},
     "request_rate": {"type": "float"},
     "warmup": {"type": "int", "default": 1},
@@ -304,6 +319,7 @@ SPEC: Dict[str, Any] = {
     "ready_timeout": {"type": "int", "default": 60},
     "telemetry": {"type": "bool", "default": True},
     "telemetry_period_s": {"type": "float", "default": 0.5},
+    "gpus": {"type": "list", "elements": "int", "default": []},
     "folder": {"type": "path", "default": "/var/tmp/sglang-bench"},
     "stop": {"type": "bool", "default": False},
     "environment": {"type": "dict", "default": {}},
@@ -320,7 +336,7 @@ LOAD = (
 # Ours that the client knows by another name.
 DATASETS = {"token-ids": "random-ids", "prompts": "custom", "trace": "mooncake"}
 # What a result is the result of, beside the content of a dataset's file.
-DECISIVE = (*LOAD, "python", "environment", "telemetry", "telemetry_period_s")
+DECISIVE = (*LOAD, "python", "environment", "telemetry", "telemetry_period_s", "gpus")
 
 # The client's name for each figure: the same from 0.5.8 to 0.5.23.
 FIGURES = {
@@ -339,12 +355,22 @@ LATENCIES = {"ttft_ms": "ttft", "tpot_ms": "tpot", "itl_ms": "itl", "e2e_ms": "e
 STATISTICS = ("mean", "median", "p90", "p95", "p99")
 
 LAST_LINES = 20
+# Bytes of the client's last words that are kept.
+OUTPUT = 2**16
+# Fewer requests than so many times the places fill and empty them, and are never steady.
+STEADY = 3
 # Waiting without a slice: longer than any timeout.
 TO_THE_END = 30 * 86400.0
 # Of a gzip file, to be returned through Ansible.
 LARGEST = 24 * 2**20
 # A cache that answers more than this of random prompts is warm.
 WARM = 0.01
+# What bench.yml calls an option of this module.
+BENCH = {
+    **dict.fromkeys(("concurrency", "prompts", "input_len", "output_len"), "in sglang_bench_loads"),
+    **dict.fromkeys(("range_ratio", "trace_slowdown"), "in sglang_bench_loads"),
+    **{"dataset_path": "file in sglang_bench_loads", "timeout": "sglang_bench_timeout"},
+}
 SECRETS = re.compile(r"(^|_)(api_key|password|secret)$")
 # The newest first: what comes later is kept by releases only as a deprecated way to the first.
 CLIENTS = (("sglang.benchmark.serving", "benchmark/serving.py"), ("sglang.bench_serving", "bench_serving.py"))
@@ -457,6 +483,11 @@ class Dataset(NamedTuple):
     output_len: Optional[float]
 
 
+def file_name(params: Dict[str, Any]) -> str:
+    """What people know a dataset's file by; empty where the load has none."""
+    return (params["dataset_name"] or params["dataset_path"]) if params["dataset_path"] else ""
+
+
 def number_of(entry: Dict[str, Any], name: str, least: float) -> bool:
     value = entry.get(name)
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= least
@@ -484,25 +515,25 @@ def wrong_arrival(entry: Dict[str, Any]) -> str:
     return ""
 
 
-def read_dataset(text: str, path: str, params: Dict[str, Any]) -> Dataset:
+def read_dataset(text: str, params: Dict[str, Any]) -> Dataset:
     """The requests in a file's text. Refused names the first line that is none, or says that there are too few."""
-    trace, entries = params["dataset"] == "trace", []
+    name, trace, entries = file_name(params), params["dataset"] == "trace", []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
         except ValueError as error:
-            raise Refused(f"{path}, line {number} is no JSON ({error}). Expected is one JSON object a line.") from None
+            raise Refused(f"{name}, line {number} is no JSON ({error}). Expected is one JSON object a line.") from None
         wrong = "is no JSON object" if not isinstance(entry, dict) else ""
         wrong = wrong or (wrong_arrival(entry) if trace else wrong_prompt(entry, params["output_len"]))
         if wrong:
-            raise Refused(f"{path}, line {number} {wrong}.")
+            raise Refused(f"{name}, line {number} {wrong}.")
         entries.append(entry)
     if len(entries) < params["prompts"]:
         raise Refused(
-            f"prompts is {params['prompts']}, and {path} holds {len(entries)}: none is sent twice, or the cache would answer. "
-            "Ask for no more, or give a longer file."
+            f"{option('prompts')} is {params['prompts']}, and {name} holds {len(entries)}: none is sent twice, or the cache would "
+            "answer. Ask for no more, or give a longer file."
         )
     if not trace:
         return Dataset(entries, None, float(params["output_len"]))
@@ -520,14 +551,20 @@ def conversations(requests: Sequence[Dict[str, Any]]) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-def file_bytes(path: str) -> bytes:
+def file_bytes(params: Dict[str, Any]) -> bytes:
+    """The dataset's file; empty where the load has none."""
+    if not params["dataset_path"]:
+        return b""
     try:
-        with open(path, "rb") as stream:
+        with open(params["dataset_path"], "rb") as stream:
             return stream.read()
     except OSError as error:
-        raise Refused(
-            f"dataset_path {path} cannot be read: {error.strerror}. Expected is a file on the node."
-        ) from None
+        remedy = (
+            "Its copy on the node is gone or closed: run again, which brings it anew."
+            if params["dataset_name"]
+            else "Expected is a file on the node."
+        )
+        raise Refused(f"The dataset's file {file_name(params)} cannot be read: {error.strerror}. {remedy}") from None
 
 
 # --- the result -------------------------------------------------------------------------------------------------------
@@ -699,8 +736,14 @@ def remarks(result: Dict[str, Any], load: Dict[str, Any], trace_tokens: Optional
             f"the trace's requests have {trace_tokens} input tokens, those that were sent {result.get('total_input_tokens')}: the "
             "client makes prompts of the trace's hash_ids, with their shared beginnings and at lengths of its own."
         )
+    arrivals = load["request_rate"] or load["dataset"] == "trace"
     if load["prompts"] < load["concurrency"]:
         found.append(f"{load['prompts']} requests never fill {load['concurrency']} places: the concurrency was lower.")
+    elif load["prompts"] < STEADY * load["concurrency"] and not arrivals:
+        found.append(
+            f"for {load['concurrency']} requests in flight only {load['prompts']} are sent: no steady window, since places fill "
+            f"and empty most of the time. Ask for at least three times as many, {option('prompts')} {STEADY * load['concurrency']}."
+        )
     counted = [length for length in result.get("input_lens") or [] if isinstance(length, int)]
     if (
         len(counted) == result.get("completed")  # a failed request has no count of the server's
@@ -722,13 +765,40 @@ def without_keys(value: Any) -> Any:
     return [without_keys(item) for item in value] if isinstance(value, list) else value
 
 
+def without_texts(result: Dict[str, Any]) -> Dict[str, Any]:
+    """The client's line without lists that hold texts: those of prompts and answers are whoever's they are. Errors stay."""
+    return {
+        name: value
+        for name, value in result.items()
+        if name == "errors" or not (isinstance(value, list) and holds_text(value))
+    }
+
+
+def holds_text(value: Any) -> bool:
+    if isinstance(value, (list, dict)):
+        return any(holds_text(item) for item in (value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str)
+
+
+def output_file(text: str, key: Optional[str]) -> Dict[str, str]:
+    """The end of what the client said for `files`, base64 of gzip, without the server's key; empty where it said nothing.
+
+    Ansible blanks the key in texts, and cannot in packed ones.
+    """
+    text = text.replace(key, "***") if key else text
+    end = text.encode("utf-8")[-OUTPUT:]
+    if len(end) == OUTPUT:
+        end = end.partition(b"\n")[2] or end
+    return {"output": base64.b64encode(packed(end.decode("utf-8", "replace"))).decode("ascii")} if end.strip() else {}
+
+
 def packed(text: str) -> bytes:
     return gzip.compress(text.encode("utf-8"), mtime=0)
 
 
 def raw_file(result: Dict[str, Any], largest: int = LARGEST) -> tuple[str, str]:
     """The client's line for a file, base64 of gzip, and a note where its per-request lists had to be left out."""
-    kept, note = without_keys(result), ""
+    kept, note = without_keys(without_texts(result)), ""
     content = packed(json.dumps(kept) + "\n")
     if len(content) > largest:
         note = f"the client's own line is without its lists by request: with them it has {len(content) / 2**20:.0f} MiB, packed."
@@ -740,6 +810,11 @@ def raw_file(result: Dict[str, Any], largest: int = LARGEST) -> tuple[str, str]:
 # --- the job ----------------------------------------------------------------------------------------------------------
 
 
+def option(name: str) -> str:
+    """An option by its name here and in bench.yml."""
+    return f"{name} ({BENCH[name]})" if name in BENCH else name
+
+
 def refused(params: Dict[str, Any]) -> str:
     """What is wrong with the options themselves; empty when nothing is."""
     dataset = params["dataset"]
@@ -747,18 +822,21 @@ def refused(params: Dict[str, Any]) -> str:
     needed += ["output_len"] if dataset == "prompts" and params["output_len"] is None else []
     needed += ["dataset_path"] if dataset in ("prompts", "trace") and not params["dataset_path"] else []
     if needed:
-        return f"dataset {dataset} needs {' and '.join(needed)}."
+        return f"dataset {dataset} needs {' and '.join(option(name) for name in needed)}."
     # Shorter answers are refused by the client's dataset `custom`.
     least = {"output_len": 4} if dataset == "prompts" else {}
     for name in ("concurrency", "prompts", "input_len", "output_len", "timeout"):
         if params[name] is not None and params[name] < least.get(name, 1):
-            return f"{name} is {params[name]}; expected {least.get(name, 1)} or more."
+            return f"{option(name)} is {params[name]}; expected {least.get(name, 1)} or more."
     if not 0 <= params["range_ratio"] <= 1:
-        return f"range_ratio is {params['range_ratio']}; expected 0 to 1, and 1 for fixed lengths."
+        return f"{option('range_ratio')} is {params['range_ratio']}; expected 0 to 1, and 1 for fixed lengths."
     if not 0.05 <= params["telemetry_period_s"] <= 60:
         return f"telemetry_period_s is {params['telemetry_period_s']}; expected 0.05 to 60 seconds."
     if params["trace_slowdown"] <= 0:
-        return f"trace_slowdown is {params['trace_slowdown']}; expected more than 0, and 1 for the speed that was recorded."
+        slowdown = f"{option('trace_slowdown')} is {params['trace_slowdown']}"
+        return f"{slowdown}; expected more than 0, and 1 for the speed that was recorded."
+    if any(index < 0 for index in params["gpus"]):
+        return f"gpus is {params['gpus']}; expected indexes as nvidia-smi has them, 0 and up."
     return ""
 
 
@@ -803,7 +881,7 @@ def question(
         "output_len": data.output_len if data else drawn,
         "telemetry": params["telemetry"],
         "period_s": params["telemetry_period_s"],
-        "gpus": visible(params["environment"]),
+        "gpus": ",".join(str(index) for index in params["gpus"]) or visible(params["environment"]),
         "concurrency": None if arrivals else params["concurrency"],
     }
 
@@ -889,7 +967,7 @@ def begin(module: AnsibleModule, work: Work, wanted: str, content: bytes) -> Non
     client = locate_client(module)
     data, path = None, params["dataset_path"]
     if params["dataset"] in ("prompts", "trace"):
-        data = read_dataset(content.decode("utf-8", "replace"), path, params)
+        data = read_dataset(content.decode("utf-8", "replace"), params)
     try:
         shutil.rmtree(work.work, ignore_errors=True)
         os.mkdir(work.work, 0o700)
@@ -898,8 +976,11 @@ def begin(module: AnsibleModule, work: Work, wanted: str, content: bytes) -> Non
             with open(path, "w", encoding="utf-8") as stream:
                 stream.write(conversations(data.requests))
         program = os.path.join(work.work, "sglang_bencher.py")
-        with open(program, "w", encoding="utf-8") as stream:
-            stream.write(inspect.getsource(sglang_bencher))
+        for part in (sglang_bencher, sglang_ports):
+            with open(
+                os.path.join(work.work, f"{part.__name__.rpartition('.')[2]}.py"), "w", encoding="utf-8"
+            ) as stream:
+                stream.write(inspect.getsource(part))
         command = command_line(client, params, work.result, path)
         asked = {
             **question(params, command, work.work, work.result, data),
@@ -925,13 +1006,16 @@ def ended(job: Dict[str, Any], work: Work, params: Dict[str, Any]) -> Dict[str, 
     """What the module returns of a job that ended. Refused says why there is nothing."""
     told, asked = job["result"] or {}, work.asked()
     command, name = asked.get("command", []), (asked.get("client") or {}).get("module", "the client")
-    lines = work.read("output.txt").splitlines()
+    output = work.read("output.txt")
+    lines = output.splitlines()
     last = [shorten(line) for line in lines if line.strip()][-LAST_LINES:]
 
     def fail(text: str) -> Refused:
         gone = told.get("unhealthy")
         more = f" The server no longer answers: {params['url'].rstrip('/')}/health gives {gone}." if gone else ""
-        return Refused(f"{text}{more}", command=command, last_lines=last)
+        times = {name: told[name] for name in ("started", "finished") if name in told}
+        files = output_file(output, params["api_key"])
+        return Refused(f"{text}{more}", command=command, last_lines=last, files=files, **times)
 
     if "failed" in told:
         raise Refused(told["failed"], server_gone=told.get("server_gone", False))
@@ -945,7 +1029,7 @@ def ended(job: Dict[str, Any], work: Work, params: Dict[str, Any]) -> Dict[str, 
         raise fail(f"The measurement ended without a result ({how}), while {job['progress'] or 'it began'}: {words[0]}")
     if told["code"] is None:
         raise fail(
-            f"{name} did not finish within {params['timeout']} s and was killed. Raise timeout, or ask for less."
+            f"{name} did not finish within {params['timeout']} s and was killed. Raise {option('timeout')}, or ask for less."
         )
     if told["code"] != 0:
         failure = last_error(lines)
@@ -965,7 +1049,7 @@ def returned(
     """What the module returns of a client's line and of what was seen beside it."""
     load = {name: params[name] for name in LOAD}
     if asked.get("file_sha256"):
-        load["file_sha256"] = asked["file_sha256"]
+        load.update(file=file_name(params), file_sha256=asked["file_sha256"])
     figures = metrics(result, params["prompts"], told["cached"])
     found = [f"the prefix cache was not flushed: {told['flush']}"] if told["flush"] else []
     found += problems(result, figures, load)
@@ -978,6 +1062,8 @@ def returned(
     files = {"raw": raw}
     if told["telemetry"]:
         files["telemetry"] = base64.b64encode(packed(work.read("telemetry.csv"))).decode("ascii")
+    if found:
+        files.update(output_file(work.read("output.txt"), params["api_key"]))
     return {
         "changed": False,
         "load": load,
@@ -998,7 +1084,7 @@ def returned(
 def run(module: AnsibleModule) -> Dict[str, Any]:
     """One run of the module: begin the job or find it, wait a slice, and take what it came to."""
     params, work = module.params, Work(module.params["folder"])
-    content = file_bytes(params["dataset_path"]) if params["dataset_path"] else b""
+    content = file_bytes(params)
     wanted = digest(params, content)
     work.own()
     job = sglang_job.look(work.job)

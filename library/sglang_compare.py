@@ -15,11 +15,13 @@ description:
     spreads do not overlap; with one run on a side there is none.
   - Shows the comparison, and keeps it as C(compare.html), C(compare.md) and C(compare.json) on the controller. Touches no node and
     is never C(changed).
+  - One run alone gets its report again (C(report.html), C(report.md), C(rungs.csv), C(charts/)) in its own folder, in place of one
+    that could not be written. Published figures alone are refused.
 options:
   runs:
     description:
-      - Two or more. A path (of a C(run.json) or its folder), C(latest), C(PROFILE/latest) or either with C(~1) for the one before,
-        the name of a run's folder, C(baseline:NAME).
+      - Two or more, or one for its report. A path (of a C(run.json) or its folder), C(latest), C(PROFILE/latest) or either with
+        C(~1) for the one before, the name of a run's folder, C(baseline:NAME).
     type: list
     elements: str
     required: true
@@ -27,7 +29,8 @@ options:
     description: Folder of the results. C(results/) of the project by default.
     type: path
   folder:
-    description: Where the comparison is kept. C(compare/) and the time in UTC, below O(results), by default.
+    description:
+      - Where the files are kept. C(compare/) and the time in UTC, below O(results), by default; of one run, its own folder.
     type: path
 author: [the sglang-rtxpro authors]
 attributes:
@@ -43,18 +46,22 @@ EXAMPLES = r"""
 - name: How far is it from what others saw?
   sglang_compare:
     runs: ["baseline:k2-thinking-nvfp4", kimi_k2_thinking/latest]
+
+- name: The disk was full when the report was written
+  sglang_compare:
+    runs: [glm52/latest]
 """
 
 RETURN = r"""
 comparable:
   description: Whether there is a load at which another run can be compared with the first.
   type: bool
-  returned: success
+  returned: with two runs or more
 reasons:
   description: Why not; where it is, what else is compared than a setting (other models, engines, GPUs).
   type: list
   elements: str
-  returned: success
+  returned: with two runs or more
 summary:
   description: What to take away, in a few sentences.
   type: list

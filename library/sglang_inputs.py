@@ -16,6 +16,11 @@ description:
   - Values are checked against the same specs, for all roles at once, so that the last role's inputs are refused before the first
     role has done anything.
   - A host in the groups of two profiles is refused, since which one wins would depend on the groups' names.
+options:
+  profile:
+    description: Whether the host needs a profile. A server that somebody else runs has none.
+    type: bool
+    default: true
 author: [the sglang-rtxpro authors]
 attributes:
   check_mode: {support: full, description: Reads only., details: []}

@@ -41,7 +41,12 @@ options:
     description: Whether the newest run that was not ended is gone on with, if it is of the same deployment and loads, and of today.
     type: bool
     default: true
+  against:
+    description: An earlier run or a baseline, as compare.yml names them. It is looked for before anything is measured.
+    type: str
+    default: ""
 notes:
+  - A load's C(file) is a path on the controller. It is sent to the node for the time of the ladder.
   - Everything else is handed to sglang_bench as it is (C(python), C(url), C(model), C(environment) …).
   - Check mode measures nothing.
 author: [the sglang-rtxpro authors]
@@ -71,6 +76,10 @@ folder:
 resumed:
   description: How many loads were measured already.
   type: int
+  returned: success
+against:
+  description: Path of the run that O(against) names.
+  type: str
   returned: success
 run:
   description: The run as it is in C(run.json).

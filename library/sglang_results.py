@@ -26,18 +26,19 @@ options:
     description: What sglang_evidence said after the loads.
     type: dict
     default: {}
+  problems:
+    description: What else speaks against the whole of it, a sentence each.
+    type: list
+    elements: str
+    default: []
   against:
-    description: An earlier run or a baseline, as compare.yml names them, that this one is held against.
+    description: Path of an earlier run or a baseline that this one is held against, as sglang_ladder found it.
     type: str
     default: ""
   min_ratio:
     description: Least share of the output tokens a second of O(against), at every load that both have.
     type: float
     default: 0
-  results:
-    description: Folder of all results, in which O(against) is looked for.
-    type: path
-    required: true
 author: [the sglang-rtxpro authors]
 attributes:
   check_mode: {support: none, description: There is nothing to end where nothing was measured., details: []}
@@ -48,8 +49,7 @@ EXAMPLES = r"""
 - name: End it
   sglang_results:
     folder: results/glm52/20261129T185920Z-gpu-node
-    results: results
-    against: glm52/latest~1
+    against: results/glm52/20261128T101500Z-gpu-node
     min_ratio: 0.95
 """
 

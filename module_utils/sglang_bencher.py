@@ -8,7 +8,8 @@ One JSON question on standard input:
                                            line to, and the seconds after which it is killed with its whole process group
 `url`, `ready_timeout`, `flush`            the server; seconds to wait for /health; whether to empty the prefix cache first
 `prompts`, `output_len`                    requests, and tokens an answer where known: for progress
-`telemetry`, `period_s`, `gpus`            whether and how often to look; which GPUs, as `nvidia-smi --id` takes them, or empty
+`telemetry`, `period_s`, `gpus`            whether and how often to look; which GPUs, as `nvidia-smi --id` takes them, or empty for
+                                           those that the server uses
 `concurrency`                              requests at once that the load holds in its middle; null where its arrivals decide
 
 The client's environment, OPENAI_API_KEY in it, is this program's own. JSON lines on standard output: `{"progress": text}`, and at
@@ -24,7 +25,8 @@ the end `{"result": …}`, which is `{"failed": text}` where the client was not 
 
 Beside it lie, in `folder`, output.txt (what the client said, without its bar) and telemetry.csv (every sample).
 
-The measured phase begins when tqdm's bar appears and lasts the client's own `duration`. Durations are of the monotonic clock.
+sglang_ports.py lies beside this file. The measured phase begins when tqdm's bar appears and lasts the client's own `duration`.
+Durations are of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -39,17 +41,27 @@ import re
 import selectors
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+
+if TYPE_CHECKING or __name__ != "__main__":
+    from ansible.module_utils import sglang_ports
+else:
+    # Started with -I, which keeps this file's own folder off the path.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import sglang_ports
 
 HTTP_TIMEOUT = 30  # /health may take the 20 s that the engine gives itself
 METRICS_TIMEOUT = 10
+WHOSE_TIMEOUT = 5  # each of the two questions which GPUs are the server's
 # The engine makes its page where it takes requests: looking costs it at most one part in so many, and is never rarer than this.
 SHARE = 50
 RAREST_S = 10.0
@@ -408,6 +420,80 @@ def rows(samples: Sequence[Sample]) -> Iterator[list[Any]]:
             yield ["" if seen.get(name) is None else seen[name] for name in COLUMNS.values()]
 
 
+# --- the server's GPUs -------------------------------------------------------------------------------------------------
+
+
+class Unknown(Exception):
+    """Why it cannot be told which GPUs the server uses."""
+
+
+def local(host: str) -> bool:
+    """Whether an address of this name is one of this node's, which alone can be bound."""
+    with contextlib.suppress(OSError):
+        for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind) as one:
+                one.bind(address)
+                return True
+    return False
+
+
+def listening(url: str) -> set[int]:
+    """The processes that listen on the url's port. Unknown where it is no port of this node, or none may be looked at."""
+    parts = urllib.parse.urlsplit(url)
+    if not local(parts.hostname or ""):
+        raise Unknown(f"{url} is no address of this node")
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    found = {process.pid for process in sglang_ports.listeners(port)}
+    if not found:
+        raise Unknown(f"no process that this user may look at listens on port {port}")
+    return found
+
+
+def kin(pid: int, look: Callable[[int], int]) -> int:
+    """A process's group or session; 0 where it is gone, and where it is not of this container."""
+    with contextlib.suppress(OSError):
+        return look(pid)
+    return 0
+
+
+def related(pids: Iterable[int], servers: set[int]) -> set[int]:
+    """Those of the processes that belong to the servers: their descendants, else their group's, else their session's.
+
+    Two servers that one script started share group and session, so these count only where there is no descendant.
+    """
+    some = set(pids)
+    found = {pid for pid in some if servers & {pid, *sglang_ports.describe(pid).ancestors}}
+    for look in (os.getpgid, os.getsid):
+        theirs = {kin(pid, look) for pid in servers} - {0}
+        found = found or {pid for pid in some if kin(pid, look) in theirs}
+    return found
+
+
+def parse_pairs(text: str) -> list[tuple[str, str]]:
+    """Rows of two fields of `nvidia-smi --format=csv,noheader`; other lines are left out."""
+    rows = [[part.strip() for part in line.split(",")] for line in text.splitlines()]
+    return [(row[0], row[1]) for row in rows if len(row) == 2]
+
+
+def server_gpus(url: str, ask: Callable[[str], str]) -> list[int]:
+    """Indexes of the GPUs on which the server behind the url computes. `ask` gives nvidia-smi's rows for a query.
+
+    Raises Unknown with the reason where that cannot be told.
+    """
+    servers = listening(url)
+    apps = [(uuid, int(pid)) for uuid, pid in parse_pairs(ask("--query-compute-apps=gpu_uuid,pid")) if pid.isdigit()]
+    pids = related({pid for _, pid in apps}, servers)
+    uuids = {uuid for uuid, pid in apps if pid in pids}
+    found = (
+        sorted(int(index) for index, uuid in parse_pairs(ask("--query-gpu=index,uuid")) if uuid in uuids)
+        if uuids
+        else []
+    )
+    if not found:
+        raise Unknown("nvidia-smi names none of the server's processes, as in a container")
+    return found
+
+
 # --- watchers ----------------------------------------------------------------------------------------------------------
 
 
@@ -431,9 +517,10 @@ def said(status: int, why: str) -> str:
 class Gpus(threading.Thread):
     """nvidia-smi's own loop, read in a thread: it may be missing, fail, or hang."""
 
-    def __init__(self, period_s: float, ids: str) -> None:
+    def __init__(self, period_s: float, ids: str, url: str) -> None:
         super().__init__(daemon=True)
-        self.period_s, self.ids = period_s, ids
+        self.period_s, self.ids, self.url = period_s, ids, url
+        self.unknown = ""
         self.latest: dict[int, tuple[float, Gpu]] = {}
         self.seen: set[str] = set()
         self.read_at: Optional[float] = None
@@ -446,6 +533,12 @@ class Gpus(threading.Thread):
         if not program:
             self.why = "there is no nvidia-smi on this node"
             return
+        if not self.ids:
+            try:
+                found = server_gpus(self.url, lambda query: self.ask([program, query, "--format=csv,noheader"]))
+                self.ids = ",".join(str(index) for index in found)
+            except Unknown as error:
+                self.unknown = str(error)
         # Older drivers know the reasons by their older name.
         for last in (EVENT, THROTTLE):
             columns = [*SHOWN, last]
@@ -454,25 +547,41 @@ class Gpus(threading.Thread):
             if not self.follow(argv, columns):
                 return
 
+    def begin(self, argv: list[str], errors: int) -> subprocess.Popen[str]:
+        self.process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            errors="replace",
+        )
+        if self.ending:
+            self.process.kill()
+        return self.process
+
+    def ask(self, argv: list[str]) -> str:
+        """What nvidia-smi prints. Unknown where it does not end in time; then it is not waited for, as it may hang for ever."""
+        try:
+            process = self.begin(argv, subprocess.DEVNULL)
+        except OSError as error:
+            raise Unknown(f"nvidia-smi cannot be run: {error.strerror}") from None
+        try:
+            return process.communicate(timeout=WHOSE_TIMEOUT)[0]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise Unknown(f"nvidia-smi did not answer within {WHOSE_TIMEOUT} s") from None
+
     def follow(self, argv: list[str], columns: list[str]) -> bool:
         """Read until it ends. Whether the query's last field is what it did not know."""
         try:
-            self.process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-            )
+            process = self.begin(argv, subprocess.STDOUT)
         except OSError as error:
             self.why = f"nvidia-smi cannot be run: {error.strerror}"
             return False
-        if self.ending:
-            self.process.kill()
         words = ""
-        assert self.process.stdout
-        for line in self.process.stdout:
+        assert process.stdout
+        for line in process.stdout:
             gpu = parse_smi(line, columns)
             if gpu:
                 now = time.monotonic()
@@ -480,11 +589,11 @@ class Gpus(threading.Thread):
                 self.read_at = now
                 self.seen |= {name for name, value in gpu.items() if value is not None}
             elif "is not a valid field" in line and columns[-1] in line and columns[-1] == EVENT:
-                self.process.wait()
+                process.wait()
                 return True
             elif line.strip():
                 words = line.strip()[:200]
-        code = self.process.wait()
+        code = process.wait()
         if not self.ending:
             self.why = f"nvidia-smi ended with status {code}{': ' + words if words else ''}"
         return False
@@ -508,9 +617,17 @@ class Gpus(threading.Thread):
             )
         if self.why:
             return [f"GPUs: {self.why}"]
+        if not self.latest:
+            return []
+        missing = []
+        if self.unknown:
+            missing.append(
+                f"GPUs: which of them the server uses cannot be told ({self.unknown}): GPUs that are not the server's may be among "
+                "them"
+            )
         # A field that no GPU has.
         fields = [column for column in [*SHOWN, EVENT] if FIELDS[column] not in self.seen]
-        return [f"GPUs: nvidia-smi gives no {', '.join(fields)} here"] if fields and self.latest else []
+        return [*missing, f"GPUs: nvidia-smi gives no {', '.join(fields)} here"] if fields else missing
 
 
 class Engine(threading.Thread):
@@ -586,7 +703,7 @@ class Watch:
 
     def __init__(self, question: dict[str, Any], key: str) -> None:
         self.period_s = question["period_s"]
-        self.gpus = Gpus(self.period_s, question["gpus"])
+        self.gpus = Gpus(self.period_s, question["gpus"], question["url"])
         self.engine = Engine(question["url"], key, self.period_s)
         self.host = Host()
         self.samples: list[Sample] = []

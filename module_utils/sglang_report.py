@@ -23,13 +23,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ansible.module_utils import sglang_runs
+from ansible.module_utils.sglang_runs import dig
+
 TEMPLATES = Path(__file__).resolve().parents[1] / "roles" / "sglang_bench" / "templates"
 
 OUTPUT = ("output_throughput_tokens_per_s",)
 TOTAL = ("total_throughput_tokens_per_s",)
 LATENCY_NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "e2e_ms": "E2E"}
-# As the module sglang_bench judges: a share of input tokens, and tokens a request, which all texts begin with.
-WARM, BEGINNING = 0.01, 2
+# Tokens a request that all texts begin with, as the module sglang_bench judges.
+BEGINNING = 2
+# Lines of a terminal for what a release decided by itself.
+DEFAULTS_SHOWN = 12
 
 MEANINGS = [
     ("Output tok/s", "Tokens that the server generated, a second, over the whole load. The figure to compare engines by."),
@@ -103,14 +108,6 @@ class Row(NamedTuple):
         """Requests answered and asked for, of the repeats that count."""
         answered = sum(dig(rung.get("metrics"), "completed") or 0 for rung in self.counted)
         return int(answered), sum(rung["load"].get("prompts") or 0 for rung in self.counted)
-
-
-def dig(value: Any, *path: str) -> float | None:
-    """The finite number at a path of keys, else None."""
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return value if usable else None
 
 
 def rows(run: dict[str, Any]) -> list[Row]:
@@ -194,12 +191,11 @@ def lengths(load: dict[str, Any]) -> str:
 
 def manner(load: dict[str, Any]) -> str:
     """What of a load is not its concurrency and lengths; what is not stated is left out."""
-    ratio, rate = load.get("range_ratio"), load.get("request_rate")
+    ratio = load.get("range_ratio")
     words = [plain(load.get("dataset") or "dataset not stated")]
     if load.get("input_len") is not None and ratio is not None:
         words.append("fixed lengths" if ratio == 1 else f"lengths from {ratio:g} times to the whole")
-    words.append("all at once" if rate is None else f"{rate:g} requests a second")
-    return ", ".join(words)
+    return ", ".join([*words, sglang_runs.pace(load) or "all at once"])
 
 
 def names(ladder: Sequence[Row]) -> dict[int, str]:
@@ -208,6 +204,7 @@ def names(ladder: Sequence[Row]) -> dict[int, str]:
         lambda row: f"{row.load['concurrency']} at once",
         lambda row: f"{row.load['concurrency']} at once, {lengths(row.load)}",
         lambda row: f"{row.load['concurrency']} at once, {lengths(row.load)}, {manner(row.load)}",
+        lambda row: f"{row.load['concurrency']} at once, {lengths(row.load)}, {row.load.get('prompts')} requests",
         lambda row: f"load {row.place + 1}, {row.load['concurrency']} at once",
     ]
     for way in ways:
@@ -330,7 +327,9 @@ def cache(ladder: Sequence[Row]) -> Verdict:
             "unknown", "prefix cache: not told", "The server did not say how many input tokens it had cached."
         )
     share = max(shares)
-    warm = any(share_of(rung) > WARM and cached_tokens(rung) > BEGINNING for row in ladder for rung in row.counted)
+    warm = any(
+        share_of(rung) > sglang_runs.WARM and cached_tokens(rung) > BEGINNING for row in ladder for rung in row.counted
+    )
     detail = f"At most {percent(share)} of the input tokens came from the prefix cache."
     return Verdict("warn", "prefix cache warm", detail) if warm else Verdict("good", "prefix cache cold", detail)
 
@@ -344,9 +343,9 @@ def verdicts(run: dict[str, Any]) -> list[Verdict]:
     found = [
         Verdict("good", f"valid: {count}")
         if run["valid"]
-        else Verdict("bad" if run["finished"] else "warn", f"not valid: {count}")
+        else Verdict("warn" if broken_off(run) else "bad", f"not valid: {count}")
     ]
-    if not run["finished"]:
+    if broken_off(run):
         found.append(Verdict("warn", "not finished", partly(run)))
     for when in ("before", "after"):
         gate = (run.get("answers") or {}).get(when)
@@ -366,9 +365,14 @@ def verdicts(run: dict[str, Any]) -> list[Verdict]:
     return found
 
 
+def broken_off(run: dict[str, Any]) -> bool:
+    """Null is a ladder that is not at its end; an empty text is one of before, when its end was not kept."""
+    return run["finished"] is None
+
+
 def partly(run: dict[str, Any]) -> str:
     """The warning of a run that was broken off; empty for one that was not."""
-    if run["finished"]:
+    if not broken_off(run):
         return ""
     every = [rung["status"] for rung in run["rungs"]]
     done = sum(status != "not_run" for status in every)
@@ -430,20 +434,12 @@ def word(value: Any) -> str:
     return plain(value)
 
 
-def counted_names(values: Iterable[str]) -> str:
-    """8 x NAME, 1 x OTHER."""
-    found: dict[str, int] = {}
-    for value in values:
-        found[value] = found.get(value, 0) + 1
-    return ", ".join(f"{count} × {plain(name)}" for name, count in found.items())
-
-
 def gpus(run: dict[str, Any]) -> str:
     """The cards by name: the node's facts, else what telemetry saw; empty where neither knows of one."""
     cards = (run.get("node") or {}).get("gpus")
     if not cards:
         cards = max(((rung.get("telemetry") or {}).get("gpus") or [] for rung in run["rungs"]), key=len, default=[])
-    return counted_names(card.get("name", "?") for card in cards)
+    return plain(sglang_runs.gpus({"gpus": cards}))
 
 
 def facts(run: dict[str, Any]) -> list[tuple[str, str]]:
@@ -763,7 +759,10 @@ def markdown(run: dict[str, Any]) -> str:
 
 # --- CSV --------------------------------------------------------------------------------------------------------------
 
-CSV_LOAD = ("concurrency", "prompts", "input_len", "output_len", "range_ratio", "dataset", "request_rate", "seed")
+CSV_LOAD = (
+    "concurrency", "prompts", "input_len", "output_len", "range_ratio", "dataset", "file", "file_sha256", "trace_slowdown",
+    "request_rate", "seed",
+)  # fmt: skip
 CSV_FIGURES = (
     "completed", "failed", "duration_s", "request_throughput_per_s", "input_tokens", "output_tokens",
     "input_throughput_tokens_per_s", "output_throughput_tokens_per_s", "total_throughput_tokens_per_s", "concurrency_mean",
@@ -882,8 +881,8 @@ RATE = Axis("requests sent a second", lambda row: row.load.get("request_rate"))
 
 def shape(load: dict[str, Any], *without: str) -> tuple[Any, ...]:
     """What two loads share that may stand on one curve."""
-    parts = ("input_len", "output_len", "range_ratio", "dataset", "file_sha256", "request_rate", "concurrency")
-    return tuple(load.get(part) for part in parts if part not in without)
+    parts = zip(sglang_runs.LOAD, sglang_runs.load_key(load), strict=True)
+    return tuple(value for part, value in parts if part not in without)
 
 
 def split(ladder: Sequence[Row], *x: str) -> dict[tuple[Any, ...], list[Row]]:
@@ -915,6 +914,10 @@ def curve_name(load: dict[str, Any], others: Sequence[dict[str, Any]], x: str) -
         words.append("ratio not stated" if load.get("range_ratio") is None else f"ratio {load['range_ratio']:g}")
     if x != "request_rate" and differs("request_rate"):
         words.append("all at once" if load.get("request_rate") is None else f"{load['request_rate']:g} req/s")
+    if load.get("dataset") == "trace" and differs("trace_slowdown"):
+        words.append(sglang_runs.pace(load))
+    if load.get("dataset") == "trace" and differs("prompts"):
+        words.append(f"{load.get('prompts')} requests")
     if x != "concurrency" and differs("concurrency"):
         words.append(f"{load['concurrency']} at once")
     return middle(", ".join(words), 34)
@@ -1582,6 +1585,11 @@ def differing(c: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(c["differences"], key=lambda entry: not entry["set"])
 
 
+def sides(entry: dict[str, Any]) -> str:
+    """What each run has, by its letter."""
+    return "; ".join(f"{letter(place)} {plain(value)}" for place, value in enumerate(entry["values"]))
+
+
 def comparison_text(c: dict[str, Any], width: int = 80) -> str:
     """The terminal's comparison: what differs, the ratios of each load, and whether it may be compared."""
     runs = c["runs"]
@@ -1597,15 +1605,16 @@ def comparison_text(c: dict[str, Any], width: int = 80) -> str:
         if found:
             lines += ["", f"{head}:"]
         for entry in found:
-            values = "; ".join(f"{letter(place)} {plain(value)}" for place, value in enumerate(entry["values"]))
-            lines += wrapped(f"{plain(entry['name'])} ({entry['group']}): {values}", width, "  ", "    ")
+            lines += wrapped(f"{plain(entry['name'])} ({entry['group']}): {sides(entry)}", width, "  ", "    ")
     folded = c.get("defaults") or {}
-    changed, some = len(folded.get("changed") or []), folded.get("only_in_some") or 0
+    changed, some = folded.get("changed") or [], folded.get("only_in_some") or 0
     if changed or some:
-        lines += [
-            "",
-            *wrapped(f"Defaults of the releases: {changed} differ; {some} options are not in all of them.", width),
-        ]
+        said = f"Defaults of the releases: {len(changed)} differ; {some} options are not in all of them."
+        lines += ["", *wrapped(said, width)]
+        for entry in changed[:DEFAULTS_SHOWN]:
+            lines += wrapped(f"{plain(entry['name'])}: {sides(entry)}", width, "  ", "    ")
+        if len(changed) > DEFAULTS_SHOWN:
+            lines.append("  … the rest is on the page")
     for name, rung in zip(load_names(c["rungs"]), c["rungs"], strict=True):
         lines += ["", *wrapped(f"{name}, {manner(rung['load'])}", width)]
         for reason in rung["reasons"]:

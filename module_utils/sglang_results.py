@@ -9,8 +9,12 @@ that a ladder that was broken goes on where it stopped. For action plugins; Pyth
 from __future__ import annotations
 
 import base64
+import contextlib
+import fcntl
 import json
+import re
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +25,10 @@ RESUMED_WITHIN = 24 * 3600.0
 LOAD = {"input_len": None, "output_len": None, "range_ratio": 1.0, "dataset": "random-ids", "request_rate": None}
 # What a run must share with a broken one to go on with it.
 SAME = ("schema", "host", "profile", "label", "repeats")
-# Of two keys of a load, those that say what it is; a seed is new each time.
-PASSED = ("valid", "problems", "notes", "telemetry", "client", "command")
+# Of the target, what another server would have otherwise.
+SERVER = ("url", "python", "model_path", "served_model")
+# Names whose values are nobody's business: of arguments, variables and what a server says of itself.
+SECRET = re.compile(r"(API_?KEY|SECRET|PASSW(OR)?D|(^|_)(ACCESS|SECRET|STORAGE|PRIVATE|OPENAI)_KEY|(^|_)TOKEN)$")
 
 
 def stamp(at: float) -> str:
@@ -45,6 +51,35 @@ def save(folder: Path, run: dict[str, Any]) -> Path:
     return folder / "run.json"
 
 
+def secret(name: str) -> bool:
+    return bool(SECRET.search(name.upper().replace("-", "_")))
+
+
+def blanked(value: Any) -> Any:
+    """The same, with `***` for what stands under a secret's name."""
+    if isinstance(value, dict):
+        return {name: "***" if item and secret(str(name)) else blanked(item) for name, item in value.items()}
+    return [blanked(item) for item in value] if isinstance(value, list) else value
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """A run that is being measured: two that go on with one would each take the other's load for lost. OSError when it is held."""
+    path = folder / ".lock"
+    with path.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(
+                f"{folder.name} is being measured by another run of this machine. Wait for it, or end it: two at once would "
+                "measure each other"
+            ) from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
 def complete(load: dict[str, Any]) -> dict[str, Any]:
     """A load with everything that is not said, and without what says nothing."""
     return {**LOAD, **{key: value for key, value in load.items() if value is not None}}
@@ -62,6 +97,14 @@ def ladder(loads: list[dict[str, Any]], repeats: int, seed: int) -> list[dict[st
     ]
 
 
+def tried(run: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """A load with a seed that no try of it has had: what was sent once may be in the prefix cache."""
+    seeds = [rung["load"]["seed"] for rung in run["rungs"] if rung["status"] != "not_run"]
+    if asked["load"]["seed"] not in seeds:
+        return asked
+    return {**asked, "load": {**asked["load"], "seed": max(seeds) + 1}}
+
+
 def to_do(run: dict[str, Any], wanted: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What of a ladder is still to be measured: a rung that failed or is invalid is measured again."""
     done = {(rung["index"], rung["repeat"]) for rung in run["rungs"] if rung["status"] == "measured" and rung["valid"]}
@@ -72,8 +115,9 @@ def fingerprint(run: dict[str, Any], loads: list[dict[str, Any]]) -> dict[str, A
     """What makes two runs the same measurement of the same server."""
     return {
         **{key: run[key] for key in SAME},
-        "url": run["target"]["url"],
+        **{key: run["target"][key] for key in SERVER},
         "deployment": run["deployment"].get("digest") or run["deployment"].get("argv"),
+        "environment": run["server"].get("environment"),
         "loads": [complete(load) for load in loads],
     }
 
@@ -102,10 +146,7 @@ def rung(asked: dict[str, Any], step: dict[str, Any], began: float, ended: float
     return {
         "index": asked["index"],
         "repeat": asked["repeat"],
-        "load": {
-            **asked["load"],
-            **{key: step["load"][key] for key in ("file_sha256",) if key in step.get("load", {})},
-        },
+        "load": asked["load"],
         "status": "failed" if failed else "measured",
         "valid": not failed and bool(step.get("valid")),
         "problems": [str(step.get("msg") or "It failed without a word.")] if failed else step.get("problems", []),
@@ -127,14 +168,19 @@ def not_run(asked: dict[str, Any], why: str, at: float) -> dict[str, Any]:
 
 
 def keep(run: dict[str, Any], one: dict[str, Any]) -> None:
-    """Put a rung into a run, in the place of an earlier try."""
-    others = [rung for rung in run["rungs"] if (rung["index"], rung["repeat"]) != (one["index"], one["repeat"])]
+    """Put a rung into a run, in the place of an earlier try. What was measured stays where nobody tried again."""
+    place = (one["index"], one["repeat"])
+    if one["status"] == "not_run" and any(
+        (rung["index"], rung["repeat"]) == place and rung["status"] == "measured" for rung in run["rungs"]
+    ):
+        return
+    others = [rung for rung in run["rungs"] if (rung["index"], rung["repeat"]) != place]
     run["rungs"] = sorted([*others, one], key=lambda rung: (rung["repeat"], rung["index"]))
 
 
 def files(folder: Path, one: dict[str, Any], contents: dict[str, str]) -> dict[str, str]:
     """Write what the node sent of a rung (base64 of gzip, by name), and say where each lies below the run's folder."""
-    suffix = {"raw": "jsonl.gz", "telemetry": "csv.gz"}
+    suffix = {"raw": "jsonl.gz", "telemetry": "csv.gz", "output": "txt.gz"}
     names = {
         name: f"{name}/{one['repeat'] + 1}-{one['index'] + 1:02}.{suffix[name]}" for name in contents if name in suffix
     }
@@ -143,9 +189,9 @@ def files(folder: Path, one: dict[str, Any], contents: dict[str, str]) -> dict[s
     return names
 
 
-def judged(run: dict[str, Any]) -> dict[str, Any]:
-    """A run with `problems` and `valid` as its rungs, its answers and its server say."""
-    problems = []
+def judged(run: dict[str, Any], more: Iterable[str] = ()) -> dict[str, Any]:
+    """A run with `problems` and `valid` as its rungs and its answers say, and what else speaks against it."""
+    problems = list(more)
     after = run["answers"].get("after")
     if after and not after["passed"]:
         problems.append(f"after the loads the answers are wrong: {after['summary']}")

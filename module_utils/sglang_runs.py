@@ -12,10 +12,11 @@ from __future__ import annotations
 import collections
 import difflib
 import functools
+import itertools
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +39,11 @@ LOAD = {
     "dataset": "dataset",
     "file_sha256": "file of prompts",
     "request_rate": "requests a second",
+    "trace_slowdown": "slowdown of the trace",
+    "prompts": "requests in all",
 }
+# Of a trace its first so many requests are sent, at its own times: both say which piece of it. Of other loads they say nothing.
+OF_TRACES = ("trace_slowdown", "prompts")
 # Name, unit, which is better, where it stands in a rung.
 FIGURES: list[tuple[str, str, str, tuple[str, ...]]] = [
     ("output throughput", "tok/s", "higher", ("metrics", "output_throughput_tokens_per_s")),
@@ -305,17 +310,30 @@ def _fields(arguments: dict[str, Any]) -> dict[str, Any]:
 # --- finding ----------------------------------------------------------------------------------------------------------
 
 
-def find(name: str, results: str | Path, baselines: str | Path = ROOT / "baselines") -> Path:
+def find(
+    name: str,
+    results: str | Path,
+    baselines: str | Path = ROOT / "baselines",
+    skip: Path | None = None,
+    host: str = "",
+) -> Path:
     """Where a run or baseline of this name lies.
 
     A name is a path; `latest`, `PROFILE/latest` or either with `~1` (the one before) and so on; the id of a run's folder;
-    `baseline:NAME`, or NAME alone. Raises RunError with the nearest names.
+    `baseline:NAME`, or NAME alone. The run in the folder `skip` is never found: it is the one that is held against another.
+    `latest` counts the runs of `host`; those of other hosts only where it has none. Raises RunError with the nearest names.
     """
     text = str(name).strip()
     path = Path(text).expanduser()
+    own = skip.expanduser().resolve() if skip else None
     if path.is_file() or (path / "run.json").is_file():
+        if own and own in (path.resolve(), path.resolve().parent):
+            raise RunError(
+                f"'{text}' is the run that was just made, and says nothing against itself. Name another one."
+            )
         return path
-    kept = sorted((file.parent for file in Path(results).glob("*/*/run.json")), key=lambda at: at.name, reverse=True)
+    every = (file.parent for file in Path(results).glob("*/*/run.json"))
+    kept = sorted((at for at in every if at.resolve() != own), key=lambda at: at.name, reverse=True)
     published = {file.stem: file for file in Path(baselines).glob("*.yml")}
     plain = text.removeprefix("baseline:")
     if plain in published and not (text == plain and any(at.name == plain for at in kept)):
@@ -325,11 +343,15 @@ def find(name: str, results: str | Path, baselines: str | Path = ROOT / "baselin
     mine = [at for at in kept if profile in ("", at.parent.name)]
     if word == "latest" and (back or "0").isdecimal():
         number = int(back or 0)
+        # A run's folder is named TIME-HOST.
+        of_host = [at for at in mine if host and at.name.partition("-")[2] == host]
+        mine = of_host or mine
         if number < len(mine):
             return mine[number]
-        where = f" of {profile}" if profile else ""
+        where = (f" of {profile}" if profile else "") + (f" on {host}" if of_host else "")
         remedy = _nearest(profile, kept, published) if profile and not mine else " bench.yml makes one."
-        raise RunError(f"'{text}': {results} has {len(mine)} run{'s' * (len(mine) != 1)}{where}.{remedy}")
+        other = " other" if own else ""
+        raise RunError(f"'{text}': {results} has {len(mine)}{other} run{'s' * (len(mine) != 1)}{where}.{remedy}")
     found = [at for at in mine if at.name == last]
     if found:
         return found[0]
@@ -489,9 +511,8 @@ def facts(run: dict[str, Any]) -> dict[tuple[str, str], str]:
     found["host", "memory"] = f"{memory / 1024:.0f} GiB" if memory else None
     found["host", "kernel"] = node.get("kernel")
     loads = [rung["load"] for rung in run["rungs"]]
-    for name, what in LOAD.items():
-        known = {load.get(name) for load in loads}
-        found["load", what] = ", ".join(show(value) for value in sorted(known - {None, ""})) or None
+    for what, values in zip(LOAD.values(), zip(*map(load_key, loads), strict=True), strict=False):
+        found["load", what] = ", ".join(show(value) for value in sorted(set(values) - {None})) or None
     if _kind(run) == "run":
         flushed = {"--flush-cache" in rung["command"] for rung in run["rungs"] if rung["command"]}
         found["measurement", "prefix cache emptied before a load"] = (
@@ -499,16 +520,16 @@ def facts(run: dict[str, Any]) -> dict[tuple[str, str], str]:
         )
     found["measurement", "repeats"] = run["repeats"]
     found["measurement", "requests in all"] = ", ".join(
-        show(n) for n in dict.fromkeys(x.get("prompts") for x in loads) if n
+        show(n) for n in dict.fromkeys(x.get("prompts") for x in loads if x.get("dataset") != "trace") if n
     )
     found["measurement", "measured"] = _join(measured(rung) for rung in run["rungs"])
     return {key: show(value) for key, value in found.items() if value not in (None, "", [], {})}
 
 
 def gpus(node: dict[str, Any]) -> str:
-    """Such as "8 x NVIDIA H200"; empty where none is known."""
+    """Such as "8 × NVIDIA H200"; empty where none is known."""
     counted = collections.Counter(gpu["name"] for gpu in node.get("gpus") or [] if gpu.get("name"))
-    return ", ".join(f"{number} x {name}" for name, number in counted.items())
+    return ", ".join(f"{number} × {name}" for name, number in counted.items())
 
 
 def measured(rung: dict[str, Any]) -> str:
@@ -567,38 +588,62 @@ class Cell(NamedTuple):
 
 
 def load_key(load: dict[str, Any]) -> tuple[Any, ...]:
-    """What two loads share when they are the same one. An empty text says nothing."""
-    return tuple(None if load.get(name) == "" else load.get(name) for name in LOAD)
+    """What two loads share when they are the same one, in the order of LOAD. An empty text says nothing."""
+    trace = load.get("dataset") == "trace"
+    said = (
+        {**load, "trace_slowdown": load.get("trace_slowdown", 1.0)} if trace else {**load, **dict.fromkeys(OF_TRACES)}
+    )
+    return tuple(None if said.get(name) == "" else said.get(name) for name in LOAD)
 
 
-def cells(run: dict[str, Any], name: str) -> dict[tuple[Any, ...], Cell]:
-    """A run's loads, each with its repeats, in the ladder's order."""
+def cells(run: dict[str, Any], name: str) -> list[Cell]:
+    """A run's loads, each with its repeats, in the ladder's order. The same load at two places of it are two."""
     found: dict[tuple[Any, ...], Cell] = {}
     for rung in run["rungs"]:
-        cell = found.setdefault(load_key(rung["load"]), Cell(run, name, rung["load"], []))
+        cell = found.setdefault((rung["index"], load_key(rung["load"])), Cell(run, name, rung["load"], []))
         cell.rungs.append(rung)
-    return found
+    return list(found.values())
 
 
 def rows(runs: list[dict[str, Any]], names: list[str]) -> list[list[Cell | None]]:
-    """One row a load, one place a run: the same load where there is one, else what has as many requests at once."""
-    all_cells = [cells(run, name) for run, name in zip(runs, names, strict=True)]
-    first, rest = all_cells[0], all_cells[1:]
-    table: dict[tuple[Any, ...], list[Cell | None]] = {key: [cell] + [None] * len(rest) for key, cell in first.items()}
-    for place, others in enumerate(rest, 1):
-        left = dict(others)
-        for key in [key for key in others if key in table]:
-            table[key][place] = left.pop(key)
-        for key, row in table.items():
-            if row[0] is None or row[place] is not None:
-                continue
-            alike = [other for other in left if other[0] == key[0] and key[0] is not None]
-            if alike:
-                nearest = max(alike, key=lambda other: sum(a == b for a, b in zip(other, key, strict=True)))
-                row[place] = left.pop(nearest)
-        for key, cell in left.items():
-            table.setdefault(key, [None] * len(runs))[place] = cell
-    return list(table.values())
+    """One row a load, one place a run: the same load where there is one, else what has as many requests at once.
+
+    Where a run has a load more than once, those with as many requests in all are laid side by side, the rest in order.
+    """
+    first, *rest = [cells(run, name) for run, name in zip(runs, names, strict=True)]
+    table: list[list[Cell | None]] = [[cell, *[None] * len(rest)] for cell in first]
+    for place, left in enumerate(rest, 1):
+        for alike in (_same_and_as_long, _same):
+            for row in table:
+                _take(row, place, left, alike)
+        for row in table:
+            if row[0] is not None:
+                _take(row, place, left, _as_many_at_once)
+        table += [[*[None] * place, cell, *[None] * (len(rest) - place)] for cell in left]
+    return table
+
+
+def _same(one: Cell, other: Cell) -> int:
+    return load_key(one.load) == load_key(other.load)
+
+
+def _same_and_as_long(one: Cell, other: Cell) -> int:
+    return _same(one, other) and one.load.get("prompts") == other.load.get("prompts")
+
+
+def _as_many_at_once(one: Cell, other: Cell) -> int:
+    """How much else two loads have in common that have as many requests at once; 0 for others."""
+    a, b = load_key(one.load), load_key(other.load)
+    return sum(x == y for x, y in zip(a, b, strict=True)) if a[0] is not None and a[0] == b[0] else 0
+
+
+def _take(row: list[Cell | None], place: int, left: list[Cell], alike: Callable[[Cell, Cell], int]) -> None:
+    """Move what is most like a row's load, the first of several, from `left` to its place there, if any is."""
+    lead = next(cell for cell in row if cell)
+    if row[place] is None and left:
+        best = max(range(len(left)), key=lambda at: alike(lead, left[at]))
+        if alike(lead, left[best]):
+            row[place] = left.pop(best)
 
 
 def why_not(one: Cell, other: Cell) -> list[str]:
@@ -616,10 +661,13 @@ def _other_load(one: Cell, other: Cell) -> list[str]:
     same_prompts = one.load.get("dataset") and one.load.get("dataset") == other.load.get("dataset")
     # No file and no rate are a load of their own, not something left unsaid.
     free = {"file_sha256", "request_rate"}
+    traces = one.load.get("dataset") == other.load.get("dataset") == "trace"
     numbers, unsaid, found = [], collections.defaultdict(list), []
     for name, a, b in zip(LOAD, load_key(one.load), load_key(other.load), strict=True):
         what = LOAD[name]
-        if a == b and (a is not None or same_prompts or name in free):
+        if name in OF_TRACES and not traces:
+            continue
+        if a == b and (a is not None or (same_prompts and name not in OF_TRACES) or name in free):
             continue
         if name not in free and None in (a, b):
             unsaid[" and ".join(cell.name for cell, value in ((one, a), (other, b)) if value is None)].append(what)
@@ -654,7 +702,7 @@ def _unusable(cell: Cell) -> list[str]:
         states = {"failed": "failed", "not_run": "was not run", "measured": "is not valid"}
         found.append(f"this load {states[last['status']]} in {cell.name}{why}")
     prompts, places = cell.load.get("prompts"), cell.load.get("concurrency")
-    if prompts and places and prompts < places and not cell.load.get("request_rate"):
+    if prompts and places and prompts < places and not pace(cell.load):
         found.append(f"{prompts} requests never fill {places} places in {cell.name}")
     for when in ("before", "after"):
         gate = (cell.run.get("answers") or {}).get(when) or {}
@@ -711,14 +759,16 @@ def _other_kind(one: Cell, other: Cell) -> list[str]:
 
 def samples(cell: Cell | None, path: tuple[str, ...]) -> list[float]:
     """A figure's values, one a repeat."""
-    found = []
-    for rung in cell.good if cell else []:
-        value: Any = rung
-        for step in path:
-            value = value.get(step) if isinstance(value, dict) else None
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            found.append(value)
-    return found
+    found = (dig(rung, *path) for rung in (cell.good if cell else []))
+    return [value for value in found if value is not None]
+
+
+def dig(value: Any, *path: str) -> float | None:
+    """The finite number at a path of keys, else None."""
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return value if usable else None
 
 
 def _median(cell: Cell | None, path: tuple[str, ...]) -> float | None:
@@ -726,8 +776,11 @@ def _median(cell: Cell | None, path: tuple[str, ...]) -> float | None:
     return statistics.median(values) if values else None
 
 
-def verdict(reference: list[float], values: list[float], better: str, unit: str) -> str:
-    """What a figure's repeats allow to say. Spreads that overlap say nothing, whatever the medians are."""
+def verdict(reference: list[float], values: list[float], better: str, unit: str = "tok/s") -> str:
+    """What a figure's repeats, a value each, allow to say of `values` against `reference`; `better` is "higher" or "lower".
+
+    Spreads that overlap say nothing, whatever the medians are. A figure whose unit is no speed is higher or lower, not faster.
+    """
     few = min(len(reference), len(values))
     if few == 0:
         return "not measured"
@@ -978,9 +1031,8 @@ def _differ(comparison: dict[str, Any]) -> str:
         parts.append(
             f"defaults of their releases ({len(defaults['changed'])} changed, {defaults['only_in_some']} options that not all have)"
         )
-    who = "They" if len(comparison["runs"]) > 1 else "It"
     return (
-        f"{who} differ in {'; '.join(parts)}." if parts else "In what was recorded of the deployments, nothing differs."
+        f"They differ in {'; '.join(parts)}." if parts else "In what was recorded of the deployments, nothing differs."
     )
 
 
@@ -1000,9 +1052,25 @@ def load_text(load: dict[str, Any]) -> str:
     parts = [f"{show(load.get('concurrency'))} at once"]
     if load.get("input_len") and load.get("output_len"):
         parts.append(f"{load['input_len']} in, {load['output_len']} out")
-    if load.get("request_rate"):
-        parts.append(f"{load['request_rate']:g} requests/s")
-    return ", ".join(parts)
+    return ", ".join([*parts, *filter(None, [pace(load)])])
+
+
+def pace(load: dict[str, Any]) -> str:
+    """When a load's requests come, in words; empty where the next one comes as soon as there is a place for it."""
+    if load.get("dataset") == "trace":
+        slowdown = load.get("trace_slowdown", 1.0)
+        if slowdown is None:
+            return "slowdown of the trace not stated"
+        return "at recorded times" if slowdown == 1 else f"at recorded times x {slowdown:g}"
+    rate = load.get("request_rate")
+    return f"{rate:g} requests a second" if rate else ""
+
+
+def _unlike(text: str, load: dict[str, Any], told: set[str]) -> str:
+    """A load's words, or more of them where others have those: no ratio takes the place of another."""
+    longer = f"{text}, {load.get('prompts')} requests in all"
+    numbered = (f"{longer} ({number})" for number in itertools.count(2))
+    return next(words for words in itertools.chain([text, longer], numbered) if words not in told)
 
 
 def gate(reference: dict[str, Any], run: dict[str, Any], min_ratio: float) -> dict[str, Any]:
@@ -1014,13 +1082,15 @@ def gate(reference: dict[str, Any], run: dict[str, Any], min_ratio: float) -> di
     ratios: dict[str, float] = {}
     problems: list[str] = []
     others: list[str] = []
+    told: set[str] = set()
     output = FIGURES[0][3]
     for row in rows([reference, run], names):
         old, new = row
         if old is None or new is None or load_key(old.load) != load_key(new.load):
             others += row_reasons(row, names)[1]
             continue
-        where = load_text(new.load)
+        where = _unlike(load_text(new.load), new.load, told)
+        told.add(where)
         reasons = why_not(old, new)
         before, after = _median(old, output), _median(new, output)
         if not reasons and (not before or after is None):
@@ -1033,11 +1103,11 @@ def gate(reference: dict[str, Any], run: dict[str, Any], min_ratio: float) -> di
         why = "; ".join(_few(_obstacles(others), 3))
         problems = [f"no load in common ({why})" if why else "no load in common"]
     low = {where: ratio for where, ratio in ratios.items() if ratio < min_ratio}
-    told = "; ".join(f"{ratio:.3f} at {where}" for where, ratio in (low or ratios).items())
+    which = "; ".join(f"{ratio:.3f} at {where}" for where, ratio in (low or ratios).items())
     if problems:
         msg = f"{names[1]} cannot be held against {names[0]}: {'; '.join(problems)}."
     elif low:
-        msg = f"{names[1]} writes less than {min_ratio:g} times the output tokens a second of {names[0]}: {told}."
+        msg = f"{names[1]} writes less than {min_ratio:g} times the output tokens a second of {names[0]}: {which}."
     else:
-        msg = f"{names[1]} writes at least {min_ratio:g} times the output tokens a second of {names[0]}: {told}."
+        msg = f"{names[1]} writes at least {min_ratio:g} times the output tokens a second of {names[0]}: {which}."
     return {"passed": bool(ratios) and not problems and not low, "ratios": ratios, "msg": msg}

@@ -34,6 +34,7 @@ LOAD: dict[str, Any] = {
     "output_len": 64,
     "range_ratio": 1.0,
     "dataset": "random-ids",
+    "request_rate": None,
 }
 
 
@@ -188,6 +189,25 @@ def test_notes_on_prompt_lengths_and_unfilled_places() -> None:
     assert bench.remarks(recorded("0.5.23.jsonl"), LOAD) == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"prompts": 24}, ""),
+        ({"prompts": 23}, "for 8 requests in flight only 23 are sent: no steady window"),
+        ({"prompts": 8}, "for 8 requests in flight only 8 are sent: no steady window"),
+        ({"prompts": 7}, "7 requests never fill 8 places"),
+        ({"prompts": 23, "request_rate": 2.0}, ""),
+        ({"prompts": 23, "dataset": "trace"}, ""),
+    ],
+)
+def test_a_load_that_is_too_short_to_be_steady(changes: dict[str, Any], said: str) -> None:
+    notes = bench.remarks({}, {**LOAD, **changes})
+    assert len(notes) == bool(said) and (not said or notes[0].startswith(said))
+    assert "no steady" not in said or notes[0].endswith(
+        "at least three times as many, prompts (in sglang_bench_loads) 24."
+    )
+
+
 def test_keys_of_the_server_are_blanked() -> None:
     inner: dict[str, Any] = {"api_key": "secret", "ssl_keyfile_password": "secret", "max_total_tokens": 5}
     result: dict[str, Any] = {
@@ -208,11 +228,31 @@ def unpacked(text: str) -> str:
 
 def test_a_line_that_is_too_long_to_return_is_without_its_lists() -> None:
     texts = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(200)]
-    result = {"completed": 200, "generated_texts": texts, "duration": 1.0}
+    result = {"completed": 200, "errors": texts, "duration": 1.0}
     raw, note = bench.raw_file(result, largest=2000)
     assert json.loads(unpacked(raw)) == {"completed": 200, "duration": 1.0} and "without its lists by request" in note
     raw, note = bench.raw_file(result)
     assert json.loads(unpacked(raw)) == result and note == ""
+
+
+def test_texts_of_prompts_and_answers_are_not_kept() -> None:
+    result = recorded("refused-0.5.23.jsonl")
+    assert len(result["generated_texts"]) == 4
+    kept = json.loads(unpacked(bench.raw_file(result)[0]))
+    assert set(result) - set(kept) == {"generated_texts"} and kept["errors"] == result["errors"]
+    # Names that no release has yet, of whatever shape.
+    more = {"prompts": ["a"], "messages": [{"role": "user", "content": "b"}], "turns": [["c"], []], "odd": ["d", None]}
+    same = {"cached_tokens_details": [{"device": 3}, None], "itls": [[0.1], []], "tag": "mine", "errors": ["gone"]}
+    assert bench.without_texts({**more, **same}) == same
+
+
+def test_the_end_of_the_output_is_kept_without_the_key() -> None:
+    text = "".join(f"line {number} of the key k-1\n" for number in range(9000))
+    kept = unpacked(bench.output_file(text, "k-1")["output"])
+    assert 60000 < len(kept) <= 65536 and kept.endswith("line 8999 of the key ***\n") and kept.startswith("line ")
+    assert unpacked(bench.output_file("a\nb\n", None)["output"]) == "a\nb\n"
+    assert len(unpacked(bench.output_file("x" * 70000, None)["output"])) == 65536
+    assert bench.output_file(" \n", None) == {} == bench.output_file("", "k")
 
 
 @pytest.mark.parametrize(
@@ -281,7 +321,7 @@ ARRIVAL = {"timestamp": 0, "input_length": 900, "output_length": 20, "hash_ids":
 
 def test_prompts_of_a_file() -> None:
     text = lines({"prompt": "one two"}, {"prompt": "three\nfour", "output_len": 8}) + "\n"
-    data = bench.read_dataset(text, "/f", parameters(dataset="prompts", prompts=2, output_len=8))
+    data = bench.read_dataset(text, parameters(dataset_path="/f", dataset="prompts", prompts=2, output_len=8))
     assert data.output_len == 8 and data.input_tokens is None
     written = [json.loads(line) for line in bench.conversations(data.requests).splitlines()]
     assert [line["conversations"][0]["content"] for line in written] == ["one two", "three\nfour"]
@@ -290,7 +330,7 @@ def test_prompts_of_a_file() -> None:
 
 def test_a_trace() -> None:
     text = lines(ARRIVAL, {**ARRIVAL, "timestamp": 27.5, "output_length": 40}, {**ARRIVAL, "input_length": 5})
-    data = bench.read_dataset(text, "/f", parameters(dataset="trace", prompts=2, output_len=None))
+    data = bench.read_dataset(text, parameters(dataset_path="/f", dataset="trace", prompts=2, output_len=None))
     assert len(data.requests) == 2 and data.input_tokens == 1800 and data.output_len == 30
     note = bench.remarks({"total_input_tokens": 700}, {**LOAD, "dataset": "trace"}, data.input_tokens)[0]
     assert "have 1800 input tokens, those that were sent 700" in note
@@ -300,7 +340,7 @@ def test_a_trace() -> None:
     ("dataset", "text", "said"),
     [
         ("prompts", "", "/f holds 0"),
-        ("prompts", lines({"prompt": "a b"}), "prompts is 2, and /f holds 1"),
+        ("prompts", lines({"prompt": "a b"}), "prompts (in sglang_bench_loads) is 2, and /f holds 1"),
         ("prompts", lines({"prompt": "a b"}) + "{", "line 2 is no JSON ("),
         ("prompts", lines([1]), "line 1 is no JSON object"),
         ("prompts", lines({"text": "a"}), "line 1 has no text under prompt"),
@@ -313,8 +353,22 @@ def test_a_trace() -> None:
 )
 def test_a_wrong_file_is_refused_by_its_line(dataset: str, text: str, said: str) -> None:
     with pytest.raises(bench.Refused) as error:
-        bench.read_dataset(text, "/f", parameters(dataset=dataset, prompts=2, output_len=8))
+        bench.read_dataset(text, parameters(dataset_path="/f", dataset=dataset, prompts=2, output_len=8))
     assert said in str(error.value)
+
+
+def test_a_file_goes_by_the_name_that_people_gave_it() -> None:
+    asked = parameters(
+        dataset="prompts", prompts=2, output_len=8, dataset_path="/var/x/3f2a", dataset_name="chat.jsonl"
+    )
+    for text, said in ((lines({"text": "a"}), "chat.jsonl, line 1"), (lines({"prompt": "a"}), "chat.jsonl holds 1")):
+        with pytest.raises(bench.Refused, match=said) as error:
+            bench.read_dataset(text, asked)
+        assert "3f2a" not in str(error.value)
+    with pytest.raises(bench.Refused) as error:
+        bench.file_bytes(asked)
+    assert str(error.value).startswith("The dataset's file chat.jsonl cannot be read: No such file")
+    assert "/var/x" not in str(error.value) and bench.file_bytes({**asked, "dataset_path": None}) == b""
 
 
 def test_prompts_that_the_client_left_out_are_not_failed_requests() -> None:
@@ -549,13 +603,18 @@ def test_prompts_from_a_file(module: Callable[..., dict[str, Any]], tmp_path: Pa
     asked = {"dataset": "prompts", "dataset_path": str(path), "prompts": 4, "input_len": None, "output_len": 8}
     result = module(**asked)
     assert result["load"]["file_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert result["load"]["file"] == str(path) and "file" not in module()["load"]
+    assert module(**asked, dataset_name="chat.jsonl")["load"]["file"] == "chat.jsonl"
     assert result["load"]["input_len"] is None and result["valid"], result["problems"]
     assert result["command"][result["command"].index("--dataset-path") + 1].endswith("/work/prompts.jsonl")
-    assert "dataset prompts needs output_len" in module(**{**asked, "output_len": None})["msg"]
-    assert "output_len is 3; expected 4 or more" in module(**{**asked, "output_len": 3})["msg"]
+    assert "dataset prompts needs output_len (in sglang_bench_loads)." in module(**{**asked, "output_len": None})["msg"]
+    assert "output_len (in sglang_bench_loads) is 3; expected 4 or more" in module(**{**asked, "output_len": 3})["msg"]
     assert "holds 4" in module(**{**asked, "prompts": 5})["msg"]
     assert "cannot be read: No such file" in module(**{**asked, "dataset_path": "/nonexistent"})["msg"]
-    assert "dataset prompts needs dataset_path" in module(**{**asked, "dataset_path": None})["msg"]
+    assert (
+        "dataset prompts needs dataset_path (file in sglang_bench_loads)"
+        in module(**{**asked, "dataset_path": None})["msg"]
+    )
 
 
 def test_a_trace_needs_a_client_that_can_replay_it(
@@ -587,6 +646,7 @@ def test_a_load_of_which_nothing_came_back(module: Callable[..., dict[str, Any]]
     result = module(mode)
     assert result["valid"] is False and result["metrics"]["completed"] == 0
     assert result["problems"][0].startswith(said[0])
+    assert "Warmup completed" in unpacked(result["files"]["output"])
     gone = "the server no longer answers after the load"
     assert any(gone in problem for problem in result["problems"]) == (mode == "gone")
 
@@ -658,7 +718,8 @@ def test_a_job_that_was_killed_says_so(module: Callable[..., dict[str, Any]], tm
 
 def test_options_of_a_measurement_are_asked_for(module: Callable[..., dict[str, Any]]) -> None:
     assert "missing: concurrency" in module(concurrency=None)["msg"]
-    assert module(input_len=None)["msg"] == "dataset random-ids needs input_len."
+    assert module(input_len=None)["msg"] == "dataset random-ids needs input_len (in sglang_bench_loads)."
+    assert "gpus is [0, -1]; expected indexes" in module(gpus=[0, -1])["msg"]
     assert "telemetry_period_s is 0.0" in module(telemetry_period_s=0.0)["msg"]
 
 
@@ -668,6 +729,16 @@ def test_a_folder_of_somebody_else_is_refused(module: Callable[..., dict[str, An
     assert "is no folder of the present user" in module(folder=str(tmp_path / "link"))["msg"]
     (tmp_path / "file").write_text("")
     assert "cannot be used" in module(folder=str(tmp_path / "file"))["msg"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "asked"),
+    [([2, 0], "1", "2,0"), ([], "1, 3", "1,3"), ([], None, "")],
+)
+def test_gpus_that_are_looked_at(gpus: list[int], visible: str | None, asked: str) -> None:
+    params = parameters(gpus=gpus, environment={"CUDA_VISIBLE_DEVICES": visible} if visible else {})
+    assert bench.question(params, [], "/w", "/r", None)["gpus"] == asked
+    assert bench.digest(params, b"") != bench.digest({**params, "gpus": [7]}, b"")
 
 
 def test_gpus_that_the_server_was_given() -> None:
@@ -701,6 +772,9 @@ def test_a_cache_that_was_not_flushed_makes_it_invalid(
 def test_a_client_that_fails(module: Callable[..., dict[str, Any]], mode: str, said: str) -> None:
     result = module(mode)
     assert result["failed"] and said in result["msg"] and result["command"][1:3] == ["-m", "sglang.bench_serving"]
+    words = unpacked(result["files"]["output"])
+    assert set(result["files"]) == {"output"} and words.splitlines()[-1] == result["last_lines"][-1]
+    assert result["started"] <= result["finished"] and result["finished"].endswith("Z")
 
 
 def running(marker: str) -> list[int]:
@@ -717,7 +791,9 @@ def running(marker: str) -> list[int]:
 def test_a_client_that_hangs_is_killed_with_its_children(module: Callable[..., dict[str, Any]]) -> None:
     marker = f"--tag=hang-{os.getpid()}"
     result = module("hang", timeout=1, extra_args=[marker])
-    assert "did not finish within 1 s and was killed" in result["msg"] and result["last_lines"] == ["sending requests"]
+    assert "was killed. Raise timeout (sglang_bench_timeout)" in result["msg"] and result["last_lines"] == [
+        "sending requests"
+    ]
     deadline = time.monotonic() + 5
     while running(marker) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -744,7 +820,7 @@ def test_a_missing_python_and_a_missing_client(
 
 @pytest.mark.parametrize(("name", "value"), [("concurrency", 0), ("output_len", -1), ("range_ratio", 1.5)])
 def test_loads_that_make_no_sense(module: Callable[..., dict[str, Any]], name: str, value: float) -> None:
-    assert f"{name} is {value}" in module(**{name: value})["msg"]
+    assert f"{name} (in sglang_bench_loads) is {value}" in module(**{name: value})["msg"]
 
 
 def test_check_mode_measures_nothing(module: Callable[..., dict[str, Any]], server: SimpleNamespace) -> None:

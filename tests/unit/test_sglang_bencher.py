@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -197,10 +198,12 @@ def test_words_of_progress() -> None:
     assert bencher.bar_text(115, 256, 65.0, 459.0) == "44 %, 812 output tok/s so far, 1 min 20 s left"
     assert bencher.bar_text(1, 4, 2.0, None) == "25 %, 0.5 requests/s so far, 6 s left"
     assert bencher.bar_text(4, 4, 2.0, None).startswith("100 %")
-    assert [bencher.duration_text(seconds) for seconds in (59.4, 60, 3599, 7260)] == [
+    assert [bencher.duration_text(seconds) for seconds in (59.4, 59.6, 60, 3599, 3599.6, 7260)] == [
         "59 s",
         "1 min 0 s",
+        "1 min 0 s",
         "59 min 59 s",
+        "1 h 0 min",
         "2 h 1 min",
     ]
 
@@ -328,14 +331,26 @@ print("\\nThe last line")
 """
 SMI = """\
 #!/bin/sh
+case "$*" in
+  *--query-compute-apps*) {apps}; exit;;
+  *--query-gpu=index,uuid*) printf '0, GPU-a\\n1, GPU-b\\n'; exit;;
+esac
 {old}
+case "$* " in *--id=1' '*) only=1;; *--id=0' '*) only=0;; esac
 while :; do
-  echo "0, Card, 300.00, 600.00, {busy}, 2400, 60, 900, 0x0000000000000004"
-  echo "1, Card, 500.00, 600.00, {busy}, 2400, 60, 900, 0x0000000000000001"
+  test "$only" = 1 || echo "0, Card, 300.00, 600.00, {busy}, 2400, 60, 900, 0x0000000000000004"
+  test "$only" = 0 || echo "1, Card, 500.00, 600.00, {busy}, 2400, 60, 900, 0x0000000000000001"
   sleep 0.05
 done
 """
+# The server of these tests is this process.
+BOTH = f"printf 'GPU-a, {os.getpid()}\\nGPU-b, {os.getpid()}\\n'"
 OLD = """case "$*" in *clocks_event*) echo 'Field "clocks_event_reasons.active" is not a valid field to query.'; exit 2;; esac"""
+
+
+def smi(apps: str = BOTH, old: str = "", busy: Any = 97) -> str:
+    """A script that stands in for nvidia-smi: two GPUs, and `apps` prints who computes on them."""
+    return SMI.format(apps=apps, old=old, busy=busy)
 
 
 @pytest.fixture
@@ -366,12 +381,16 @@ def engine() -> Iterator[SimpleNamespace]:
 
 
 def ask(
-    tmp_path: Path, engine: SimpleNamespace, smi: str | None = None, env: dict[str, str] | None = None, **changes: Any
+    tmp_path: Path,
+    engine: SimpleNamespace,
+    script: str | None = None,
+    env: dict[str, str] | None = None,
+    **changes: Any,
 ) -> tuple[dict[str, Any], list[str]]:
-    """The program's result and what it said on its way. Without `smi` the node has no nvidia-smi."""
+    """The program's result and what it said on its way. Without `script` the node has no nvidia-smi."""
     (tmp_path / "bin").mkdir(exist_ok=True)
-    if smi is not None:
-        (tmp_path / "bin/nvidia-smi").write_text(smi)
+    if script is not None:
+        (tmp_path / "bin/nvidia-smi").write_text(script)
         (tmp_path / "bin/nvidia-smi").chmod(0o755)
     (tmp_path / "client.py").write_text(CLIENT)
     question = {
@@ -395,7 +414,7 @@ def ask(
 
 
 def test_a_load_with_everything_seen(tmp_path: Path, engine: SimpleNamespace) -> None:
-    result, said = ask(tmp_path, engine, SMI.format(old="", busy=97), {"OPENAI_API_KEY": "k"})
+    result, said = ask(tmp_path, engine, smi(), {"OPENAI_API_KEY": "k"})
     assert result["code"] == 0 and result["flush"] is None and result["unhealthy"] == ""
     assert said[0] == "the client starts" and any("output tok/s so far" in text for text in said)
     told = valid(result["telemetry"])
@@ -416,26 +435,119 @@ def test_a_load_with_everything_seen(tmp_path: Path, engine: SimpleNamespace) ->
     assert float(lines[1].split(",")[0]) < 0 < float(lines[-1].split(",")[0])
 
 
+# --- the server's GPUs
+
+
+UNKNOWN = "which of them the server uses cannot be told"
+
+
+@pytest.mark.parametrize(
+    ("apps", "changes", "indexes", "said"),
+    [
+        (f"echo GPU-b, {os.getpid()}", {}, [1], ""),
+        # A process of the server's tree: the script's parent is the program, whose parent is this process.
+        ("echo GPU-a, $PPID", {}, [0], ""),
+        # What does not concern the server: the first process of the node, and one that is gone.
+        (f"printf 'GPU-a, 1\\nGPU-a, 999999999\\nGPU-b, {os.getpid()}\\n'", {}, [1], ""),
+        ("echo GPU-b, 1", {"gpus": "0"}, [0], ""),
+        ("echo GPU-b, 1", {}, [0, 1], "nvidia-smi names none of the server's processes, as in a container"),
+        ("echo GPU-b, [N/A]", {}, [0, 1], "nvidia-smi names none of the server's processes"),
+        ("echo No devices were found", {}, [0, 1], "nvidia-smi names none of the server's processes"),
+        (f"echo GPU-elsewhere, {os.getpid()}", {}, [0, 1], "nvidia-smi names none of the server's processes"),
+    ],
+)
+def test_only_the_servers_gpus_are_looked_at(
+    tmp_path: Path, engine: SimpleNamespace, apps: str, changes: dict[str, Any], indexes: list[int], said: str
+) -> None:
+    told = valid(ask(tmp_path, engine, smi(apps), **changes)[0]["telemetry"])
+    assert [one["index"] for one in told["gpus"]] == indexes and told["samples"] >= 4
+    assert told["power_w"]["mean"] == sum((300, 500)[index] for index in indexes)
+    missing = told["missing"]
+    assert len(missing) == bool(said) and (not said or (UNKNOWN in missing[0] and f"({said}" in missing[0]))
+    assert not said or missing[0].endswith("GPUs that are not the server's may be among them")
+
+
+def test_a_question_that_hangs_costs_the_load_nothing(
+    tmp_path: Path, engine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, _ = ask(tmp_path, engine, smi("exec sleep 100"))
+    assert result["code"] == 0 and result["seconds"] < 5 and "it said nothing" in result["telemetry"]["missing"][0]
+    # A load that is longer than the question sees all GPUs.
+    monkeypatch.setattr(bencher, "WHOSE_TIMEOUT", 0.3)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    gpus = bencher.Gpus(0.1, "", engine.url)
+    gpus.start()
+    until = time.monotonic() + 10
+    while len(gpus.latest) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    (missing,) = gpus.close()
+    assert set(gpus.latest) == {0, 1} and UNKNOWN in missing and "did not answer within 0.3 s" in missing
+
+
+def test_what_listens_for_a_url() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+        assert (
+            bencher.listening(f"http://127.0.0.1:{port}")
+            == {os.getpid()}
+            == bencher.listening(f"http://0.0.0.0:{port}")
+        )
+        # 192.0.2.0/24 is for documentation, and nobody's.
+        with pytest.raises(bencher.Unknown, match=f"http://192.0.2.1:{port} is no address of this node"):
+            bencher.listening(f"http://192.0.2.1:{port}")
+    with pytest.raises(bencher.Unknown, match=f"no process that this user may look at listens on port {port}"):
+        bencher.listening(f"http://127.0.0.1:{port}")
+
+
+def test_processes_of_a_server() -> None:
+    """Descendants before the group, the group before the session."""
+
+    def process(**own: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["sleep", "60"], **own)
+
+    shell = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE, start_new_session=True)
+    mate, apart, stranger = process(), process(process_group=0), process(start_new_session=True)
+    try:
+        assert shell.stdout
+        child = int(shell.stdout.readline())
+        here = mate.pid
+        assert bencher.related({child, stranger.pid}, {shell.pid}) == {child}
+        assert bencher.related({child}, {stranger.pid}) == set()
+        # Neither is the other's descendant: group, then session.
+        assert bencher.related({os.getpid(), apart.pid, stranger.pid}, {here}) == {os.getpid()}
+        assert bencher.related({apart.pid, stranger.pid}, {here}) == {apart.pid}
+        assert bencher.related({here, apart.pid}, {os.getpid()}) == {here, apart.pid}
+        assert bencher.related({here, 999999999}, {999999998}) == set()
+    finally:
+        os.killpg(shell.pid, 9)
+        for one in (shell, mate, apart, stranger):
+            one.kill()
+            one.wait()
+
+
+# --- the program, again
+
+
 def test_an_older_driver_names_the_reasons_otherwise(tmp_path: Path, engine: SimpleNamespace) -> None:
-    told = valid(ask(tmp_path, engine, SMI.format(old=OLD, busy=97))[0]["telemetry"])
+    told = valid(ask(tmp_path, engine, smi(old=OLD))[0]["telemetry"])
     assert told["missing"] == [] and told["gpus"][0]["throttle"] == {"sw_power_cap": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("smi", "said"),
+    ("script", "said"),
     [
         (None, "there is no nvidia-smi on this node"),
         ("#!/bin/sh\nexec sleep 100\n", "it said nothing"),
         ("#!/bin/sh\necho 'No devices were found'\nexit 6\n", "ended with status 6: No devices were found"),
         ("#!/nonexistent\n", "cannot be run"),
-        (SMI.format(old="", busy="[N/A]"), "gives no utilization.gpu here"),
+        (smi(busy="[N/A]"), "gives no utilization.gpu here"),
     ],
     ids=["missing", "hangs", "fails", "broken", "lacks a field"],
 )
 def test_the_measurement_goes_on_without_gpus(
-    tmp_path: Path, engine: SimpleNamespace, smi: str | None, said: str
+    tmp_path: Path, engine: SimpleNamespace, script: str | None, said: str
 ) -> None:
-    result, _ = ask(tmp_path, engine, smi)
+    result, _ = ask(tmp_path, engine, script)
     told = valid(result["telemetry"])
     assert result["code"] == 0 and len(told["missing"]) == 1 and said in told["missing"][0]
     assert told["engine"]["running"]["mean"] == 8 and told["host"]["memory_total_mib"] > 0
@@ -456,7 +568,7 @@ def test_a_hanging_nvidia_smi_is_ended(tmp_path: Path, engine: SimpleNamespace) 
 )
 def test_a_server_without_metrics(tmp_path: Path, engine: SimpleNamespace, status: int, page: str, said: str) -> None:
     engine.metrics, engine.page = status, page
-    result, _ = ask(tmp_path, engine, SMI.format(old="", busy=97))
+    result, _ = ask(tmp_path, engine, smi())
     told = valid(result["telemetry"])
     assert len(told["missing"]) == 1 and said in told["missing"][0]
     assert result["cached"] is None and told["engine"] == {} and told["window"]["kind"] == "whole"

@@ -48,10 +48,10 @@ def test_documentation_names_the_arguments() -> None:
 
 def test_names() -> None:
     assert sglang_compare.wanted("a, b") == ["a", "b"] == sglang_compare.wanted(["a ", "b"])
+    assert sglang_compare.wanted("a") == ["a"] == sglang_compare.wanted(["a"])
     for runs, said in (
         ([], "names nothing"),
-        (["a"], "only 'a'"),
-        ("a", "only 'a'"),
+        (" , ", "names nothing"),
         ({"a": 1}, "expected a list"),
         ([1, 2], "expected a list"),
     ):
@@ -94,6 +94,32 @@ def test_the_playbook_from_anywhere(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code, told = play(runs=[str(OLD), "baseline:k2-thinking-nvfp4"], sglang_compare_folder=str(tmp_path / "file/x"))
     assert code != 0 and "cannot be compared" in told and "Name a folder that can be" in told
+
+
+def test_one_run_gets_its_report_again(tmp_path: Path) -> None:
+    folder = tmp_path / "results/cpu_demo/20261129T185920Z-gpu-node"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text((DATA / "runs/h200-0.5.15.post1.json").read_text())
+    (folder / "report.html").write_text("")
+    variables: dict[str, Any] = {"runs": ["cpu_demo/latest"], "sglang_bench_results_dir": str(tmp_path / "results")}
+    code, told = play("--check", **variables)
+    assert code == 0 and "6138" in told and (folder / "report.html").read_text() == ""
+    code, told = play(**variables)
+    assert code == 0 and "changed=0" in told and "6138" in told and f"Page: {folder / 'report.html'}" in told, told
+    assert "6,138" in (folder / "report.html").read_text() and "6138" in (folder / "report.md").read_text()
+    assert {"charts", "report.html", "report.md", "rungs.csv", "run.json"} == {path.name for path in folder.iterdir()}
+    assert len(list((folder / "charts").iterdir())) == 3 and not (tmp_path / "results/compare").exists()
+    # A folder that takes nothing costs the files alone; another one can be named.
+    (tmp_path / "file").write_text("")
+    code, told = play(**variables, sglang_compare_folder=str(tmp_path / "file/x"))
+    assert code != 0 and "6138" in told and "cannot be written" in told and "sglang_compare_folder" in told
+    code, told = play(runs=str(OLD), sglang_compare_folder=str(tmp_path / "named"))
+    assert code == 0 and (tmp_path / "named/report.html").is_file() and "Only partly there" not in told, told
+
+
+def test_published_figures_alone_have_no_report() -> None:
+    with pytest.raises(AnsibleActionFail, match="'baseline:glm5-nvfp4' is published figures"):
+        sglang_compare.found(["baseline:glm5-nvfp4"], ROOT / "results")
 
 
 def test_the_playbook_without_names() -> None:

@@ -113,6 +113,33 @@ def test_a_client_that_kept_nothing_of_the_server(raw: str) -> None:
     assert sglang_ladder.said_of_itself(raw) == {}
 
 
+def test_another_server_at_the_same_address_is_seen(tmp_path: Path) -> None:
+    def told(**info: Any) -> dict[str, Any]:
+        line = {"completed": 1, "server_info": {"version": "0.5.23", **info}}
+        return {**step(), "files": {"raw": base64.b64encode(gzip.compress(json.dumps(line).encode())).decode()}}
+
+    whole, asked = ladder(tmp_path), sglang_results.ladder([LOAD, LOAD, LOAD], 1, 7)
+    assert whole.take(asked[0], told(tp_size=8), 0.0)["valid"]
+    assert whole.take(asked[1], told(tp_size=8), 0.0)["valid"]
+    one = whole.take(asked[2], told(tp_size=4), 0.0)
+    assert not one["valid"] and "tp_size changed" in one["problems"][0]
+
+
+def test_a_file_is_known_by_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.jsonl").write_text("{}")
+    one = sglang_ladder.with_file({**LOAD, "file": "p.jsonl"})
+    assert one["file"] == str(tmp_path / "p.jsonl") and len(one["file_sha256"]) == 64
+    assert sglang_ladder.with_file(LOAD) == LOAD
+    with pytest.raises(OSError, match="gone"):
+        sglang_ladder.with_file({**LOAD, "file": "gone.jsonl"})
+
+
+def test_how_long_it_will_take() -> None:
+    assert sglang_ladder.left_text([], 3) == "" == sglang_ladder.left_text([60.0], 0)
+    assert sglang_ladder.left_text([60.0, 120.0], 2) == "; 2 left, about 3 min"
+
+
 def test_what_is_said_of_a_load() -> None:
     asked = sglang_results.ladder([{**LOAD, "request_rate": 4.0}], 1, 7)[0]
     assert sglang_ladder.describe(asked["load"]) == "4 at once, 64 in, 16 out, 4 requests/s"

@@ -402,6 +402,61 @@ def test_loads_of_other_lengths_are_never_on_one_line() -> None:
     assert len({curve.colour for curve in drawn}) == 2
 
 
+def test_a_trace_has_its_pace_and_a_curve_for_each_piece_of_it() -> None:
+    run = sample(H200)
+    for rung, (prompts, slowdown) in zip(run["rungs"], ((100, 1.0), (100, 4.0), (900, 4.0)), strict=True):
+        rung["load"].update(
+            dataset="trace", input_len=None, output_len=None, concurrency=64, prompts=prompts, trace_slowdown=slowdown
+        )
+    assert schema_errors(run) == []
+    ladder = report.rows(run)
+    assert len(report.split(ladder)) == 3
+    assert [report.manner(row.load) for row in ladder[:2]] == [
+        "trace, at recorded times",
+        "trace, at recorded times x 4",
+    ]
+    labels = [curve.label for curve in report.curves([ladder], ["x"], "concurrency")]
+    assert len(set(labels)) == 3 and labels[2].endswith("900 requests")
+    lines = list(csv.DictReader(io.StringIO(report.csv(run))))
+    assert [(line["prompts"], line["trace_slowdown"]) for line in lines] == [
+        ("100", "1.0"),
+        ("100", "4.0"),
+        ("900", "4.0"),
+    ]
+
+
+def test_loads_that_differ_in_requests_alone_are_told_apart() -> None:
+    run = sample(H200)
+    run["rungs"] = [copy.deepcopy(run["rungs"][0]) for _ in range(2)]
+    for index, rung in enumerate(run["rungs"]):
+        rung["index"], rung["load"]["prompts"] = index, 64 * (index + 1)
+    names = report.names(report.rows(run))
+    assert list(names.values()) == [f"1 at once, 256/128, {number} requests" for number in (64, 128)]
+    # The comparison has as many loads as the report.
+    assert len(sglang_runs.compare([run, copy.deepcopy(run)])["rungs"]) == len(report.rows(run)) == 2
+
+
+def test_a_run_whose_end_was_not_kept_is_no_broken_one() -> None:
+    run = sglang_runs.read(DATA.parent / "runs-1/0.5.9.json")
+    assert run["finished"] == "" and report.partly(run) == ""
+    assert "not finished" not in [verdict.text for verdict in report.verdicts(run)]
+    assert "Only partly there" not in report.text(run) and "not finished" not in report.page(run, [])
+
+
+def test_a_secret_that_was_blanked_stays_blank() -> None:
+    run = sample(H200)
+    run["server"]["environment"] = {"HF_TOKEN": "***"}
+    assert "| `HF_TOKEN` | `***` |" in report.markdown(run)
+    assert re.search(r"HF_TOKEN.{0,40}\*\*\*", report.page(run, []), re.DOTALL)
+
+
+def test_a_warm_cache_is_one_thing_in_report_and_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = sample(H200)
+    run["rungs"][1]["metrics"]["cached_token_ratio"] = 0.05
+    monkeypatch.setattr(sglang_runs, "WARM", 0.1)
+    assert report.cache(report.rows(run)).state == "good"
+
+
 @pytest.mark.parametrize("part", ["output_len", "range_ratio", "dataset", "request_rate"])
 def test_every_other_part_of_a_load_parts_lines(part: str) -> None:
     run = sample(H200)

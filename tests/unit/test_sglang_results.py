@@ -26,7 +26,14 @@ def run(**changes: Any) -> dict[str, Any]:
         "repeats": 1,
         "seed": 10,
         "finished": None,
-        "target": {"url": "http://127.0.0.1:30000", "loads": [sglang_results.complete(load) for load in LOADS]},
+        "server": {"environment": {}},
+        "target": {
+            "url": "http://127.0.0.1:30000",
+            "python": "p",
+            "model_path": "m",
+            "served_model": "",
+            "loads": [sglang_results.complete(load) for load in LOADS],
+        },
         "deployment": {"digest": "abc"},
         "answers": {},
         "rungs": [],
@@ -73,7 +80,13 @@ def test_a_broken_ladder_is_found_only_where_it_is_the_same(tmp_path: Path) -> N
     now = (tmp_path / "1/run.json").stat().st_mtime
     assert sglang_results.broken(tmp_path, wanted, now) == tmp_path / "1"
     assert sglang_results.broken(tmp_path, wanted, now + 25 * 3600) is None
-    for other in (run(label="b"), run(host="other"), run(repeats=2), run(deployment={"digest": "abd"})):
+    for other in (
+        run(label="b"),
+        run(host="other"),
+        run(repeats=2),
+        run(deployment={"digest": "abd"}),
+        run(server={"environment": {"X": "1"}}),
+    ):
         assert sglang_results.broken(tmp_path, sglang_results.fingerprint(other, LOADS), now) is None
     assert sglang_results.broken(tmp_path, sglang_results.fingerprint(run(), LOADS[:1]), now) is None
 
@@ -97,6 +110,41 @@ def test_a_second_try_takes_the_place_of_the_first() -> None:
     for rung in (measured(1), measured(0, valid=False), measured(0)):
         sglang_results.keep(one, rung)
     assert one["rungs"] == [measured(0), measured(1)]
+
+
+def test_what_was_measured_stays_where_nobody_tried_again() -> None:
+    one = run(rungs=[measured(0, valid=False)])
+    sglang_results.keep(one, measured(0, status="not_run", valid=False))
+    assert one["rungs"] == [measured(0, valid=False)]
+
+
+def test_a_second_try_has_another_seed() -> None:
+    asked = sglang_results.ladder(LOADS, 1, 10)
+    one = run(rungs=[{**measured(0, valid=False), "load": asked[0]["load"]}, {**measured(1), "load": asked[1]["load"]}])
+    assert sglang_results.tried(run(), asked[0]) == asked[0]
+    assert sglang_results.tried(one, asked[0])["load"]["seed"] == 12
+
+
+def test_a_run_is_measured_by_one(tmp_path: Path) -> None:
+    with sglang_results.held(tmp_path), pytest.raises(OSError, match="is being measured"), sglang_results.held(tmp_path):
+        pass
+    with sglang_results.held(tmp_path):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_secrets_are_blanked_at_every_depth() -> None:
+    given = {
+        "environment": {"HF_TOKEN": "x", "OMP_NUM_THREADS": "1"},
+        "rungs": [{"api-key": "x", "output_tokens": 5}],
+        "token": "",
+    }
+    told = {
+        "environment": {"HF_TOKEN": "***", "OMP_NUM_THREADS": "1"},
+        "rungs": [{"api-key": "***", "output_tokens": 5}],
+        "token": "",
+    }
+    assert sglang_results.blanked(given) == told
 
 
 def test_files_of_a_load_lie_below_the_run(tmp_path: Path) -> None:

@@ -198,6 +198,39 @@ def test_unknown_names_get_the_nearest(name: str, said: str, kept: Path) -> None
     assert said in str(caught.value)
 
 
+NEWEST = "20261130T100000Z-gpu-node"
+
+
+def test_a_run_is_never_found_for_itself(kept: Path) -> None:
+    own = kept / "glm52" / NEWEST
+    for name in ("latest", "glm52/latest"):
+        assert sglang_runs.find(name, kept, skip=own).name == "20261129T100000Z-gpu-node"
+    (kept / "link").symlink_to(kept / "glm52")
+    assert sglang_runs.find("glm52/latest", kept, skip=kept / "link" / NEWEST).name == "20261129T100000Z-gpu-node"
+    for name in (str(own), str(own / "run.json")):
+        with pytest.raises(sglang_runs.RunError, match="just made, and says nothing against itself"):
+            sglang_runs.find(name, kept, skip=own)
+    with pytest.raises(sglang_runs.RunError, match="is no run"):
+        sglang_runs.find(NEWEST, kept, skip=own)
+    with pytest.raises(sglang_runs.RunError, match="has 1 other run of glm52"):
+        sglang_runs.find("glm52/latest~1", kept, skip=own)
+
+
+def test_runs_of_the_host_come_first(kept: Path) -> None:
+    for folder in ("20261128T100000Z-b-node", "20261127T100000Z-b-node"):
+        (kept / "glm52" / folder).mkdir()
+        (kept / "glm52" / folder / "run.json").write_text("{}")
+    assert sglang_runs.find("glm52/latest", kept).name == NEWEST
+    assert sglang_runs.find("glm52/latest", kept, host="b-node").name == "20261128T100000Z-b-node"
+    assert sglang_runs.find("glm52/latest~1", kept, host="b-node").name == "20261127T100000Z-b-node"
+    # The end of another host's name is not the host; one without runs takes what there is.
+    assert sglang_runs.find("glm52/latest", kept, host="node").name == NEWEST
+    with pytest.raises(sglang_runs.RunError, match="has 2 runs of glm52 on b-node"):
+        sglang_runs.find("glm52/latest~2", kept, host="b-node")
+    only = kept / "kimi/20261128T100000Z-other"
+    assert sglang_runs.find("kimi/latest", kept, ROOT / "baselines", None, "gpu-node") == only
+
+
 def test_no_results_at_all(tmp_path: Path) -> None:
     with pytest.raises(sglang_runs.RunError, match="has 0 runs. bench.yml makes one"):
         sglang_runs.find("latest", tmp_path / "none")
@@ -303,7 +336,7 @@ def test_patches_tuning_environment_and_host() -> None:
     assert row(comparison, "OMP_NUM_THREADS")["values"] == ["not set", "8"]
     # What one side does not know is no difference.
     assert {found["group"] for found in comparison["differences"]} == {"patches", "tuning", "environment"}
-    assert sglang_runs.gpus(other["node"]) == "2 x NVIDIA H200"
+    assert sglang_runs.gpus(other["node"]) == "2 × NVIDIA H200"
 
 
 @pytest.mark.parametrize(
@@ -322,6 +355,98 @@ def test_other_loads_say_which_number(change: dict[str, Any], said: str) -> None
     other = old()
     other["rungs"][0]["load"].update(change)
     assert said in reasons(old(), other)
+
+
+def trace(**change: Any) -> dict[str, Any]:
+    run = old()
+    run["rungs"][0]["load"] |= {
+        "dataset": "trace", "file_sha256": "a" * 64, "input_len": None, "output_len": None, "prompts": 100, **change,
+    }  # fmt: skip
+    return run
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"trace_slowdown": 4.0}, "other load: slowdown of the trace 1 in a, 4 in b"),
+        ({"prompts": 1000}, "other load: requests in all 100 in a, 1000 in b"),
+        ({"trace_slowdown": None}, "not stated for b: slowdown of the trace"),
+    ],
+)
+def test_a_trace_is_what_is_sent_of_it_and_how_fast(change: dict[str, Any], said: str) -> None:
+    assert said in reasons(trace(), trace(**change))
+    assert not sglang_runs.gate(trace(), trace(**change), 0.1)["passed"]
+    # What one side does not say is no difference.
+    told = {one["name"] for one in sglang_runs.compare([trace(), trace(**change)])["differences"]}
+    assert told == {sglang_runs.LOAD[name] for name, value in change.items() if value is not None}
+
+
+def test_a_trace_without_a_slowdown_is_sent_as_recorded() -> None:
+    comparison = sglang_runs.compare([trace(), trace(trace_slowdown=1.0)])
+    assert comparison["comparable"] and comparison["differences"] == []
+    # It comes at its own times, so that few requests are no fault; a pace that nobody stated is one.
+    assert sglang_runs.compare([trace(prompts=7), trace(prompts=7)])["comparable"]
+    assert "not stated" in reasons(trace(trace_slowdown=None), trace(trace_slowdown=None))
+    said = sglang_runs.gate(trace(trace_slowdown=2.0), trace(trace_slowdown=2.0), 1)["msg"]
+    assert "1.000 at 8 at once, at recorded times x 2" in said
+
+
+def test_of_drawn_prompts_more_are_the_same_load() -> None:
+    other = old()
+    other["rungs"][0]["load"].update(prompts=320, trace_slowdown=4.0)
+    comparison = sglang_runs.compare([old(), other])
+    assert comparison["comparable"] and [one["group"] for one in comparison["differences"]] == ["measurement"]
+
+
+def ladder_of(name: str, *prompts: int) -> dict[str, Any]:
+    """A real load at several places of a ladder, with so many requests each; throughput is their number, to know them by."""
+    run = named(old(), name)
+    run["rungs"] = []
+    for index, number in enumerate(prompts):
+        rung = copy.deepcopy(old()["rungs"][0])
+        rung["index"] = index
+        rung["load"]["prompts"] = number
+        rung["metrics"][OUTPUT] = float(number)
+        run["rungs"].append(rung)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "pairs"),
+    [
+        ((64, 256), (64, 256), [(64, 64), (256, 256)]),
+        ((64, 256), (256, 64), [(64, 64), (256, 256)]),
+        ((64, 256), (256, 32), [(64, 32), (256, 256)]),
+        ((64, 256), (100, 32), [(64, 100), (256, 32)]),
+        ((64, 64), (64, 64), [(64, 64), (64, 64)]),
+        ((64,), (32, 64), [(64, 64), (None, 32)]),
+        ((64, 32), (32,), [(64, None), (32, 32)]),
+    ],
+)
+def test_one_load_at_two_places_is_no_repeat(
+    one: tuple[int, ...], other: tuple[int, ...], pairs: list[tuple[float | None, ...]]
+) -> None:
+    comparison = sglang_runs.compare([ladder_of("a", *one), ladder_of("b", *other)])
+    told = [figure(comparison, "output throughput", place) for place in range(len(comparison["rungs"]))]
+    assert [tuple(entry["medians"]) for entry in told] == pairs
+    assert max(n for entry in told for n in entry["n"]) == 1
+
+
+def test_a_third_run_meets_the_loads_of_the_second() -> None:
+    comparison = sglang_runs.compare([ladder_of("a", 64), ladder_of("b", 64, 32), ladder_of("c", 32, 64)])
+    told = [figure(comparison, "output throughput", place)["medians"] for place in (0, 1)]
+    assert len(comparison["rungs"]) == 2 and told == [[64, 64, 64], [None, 32, 32]]
+
+
+def test_the_gate_keeps_loads_of_the_same_words_apart() -> None:
+    reference, run = ladder_of("a", 64, 256, 256), ladder_of("b", 64, 256, 256)
+    run["rungs"][0]["metrics"][OUTPUT] = 6.4
+    told = sglang_runs.gate(reference, run, 0.9)
+    assert not told["passed"] and "0.100 at 8 at once, 128 in, 64 out." in told["msg"]
+    assert list(told["ratios"].values()) == [0.1, 1, 1]
+    assert list(told["ratios"])[1:] == [
+        f"8 at once, 128 in, 64 out, 256 requests in all{more}" for more in ("", " (2)")
+    ]
 
 
 def test_other_numbers_of_requests_have_no_load_in_common() -> None:
@@ -430,6 +555,16 @@ def test_verdicts_need_repeats_and_apart_spreads(
     base = old()["rungs"][0]["metrics"][OUTPUT]
     assert told["spreads"][1] == [pytest.approx(base * min(other)), pytest.approx(base * max(other))]
     assert throughput in comparison["summary"][0]
+
+
+def test_a_verdict_of_two_lists() -> None:
+    low, high = [1.0, 1.1, 0.9], [2.0, 1.9, 2.1]
+    said = [
+        sglang_runs.verdict(*sides, better) for sides in ((low, high), (high, low)) for better in ("higher", "lower")
+    ]
+    assert said == ["faster", "slower", "slower", "faster"] and low == [1.0, 1.1, 0.9]
+    assert sglang_runs.verdict(low, high, "higher", "W") == "higher"
+    assert sglang_runs.verdict([], high, "higher") == "not measured"
 
 
 def test_power_is_more_or_less_not_fast() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +98,14 @@ def test_another_load_or_deployment_is_another_sweep() -> None:
 def test_the_faster_one_wins_and_doubt_is_said() -> None:
     rows = sglang_sweep.ranked(sweep("a", "b"), {"a": times(1), "b": times(1.2)})
     assert [row["name"] for row in rows] == ["b", "a"]
-    assert "no spread" in sglang_sweep.verdict(rows)
+    assert "no verdict" in sglang_sweep.verdict(rows, "output_throughput_tokens_per_s")
 
 
-@pytest.mark.parametrize(("factor", "says"), [(1.5, "do not overlap"), (1.02, "not told apart")])
+@pytest.mark.parametrize(("factor", "says"), [(1.5, "Against it: faster."), (1.02, "within the noise")])
 def test_repeats_tell_a_gain_from_noise(factor: float, says: str) -> None:
     spread = (0.95, 1.0, 1.05)
     rows = sglang_sweep.ranked(sweep("a", "b"), {"a": times(1, *spread), "b": times(factor, *spread)})
-    assert rows[0]["name"] == "b" and says in sglang_sweep.verdict(rows)
+    assert rows[0]["name"] == "b" and says in sglang_sweep.verdict(rows, "output_throughput_tokens_per_s")
     assert rows[0]["best"]["n"] == 3
 
 
@@ -138,7 +137,7 @@ def test_a_figure_that_is_not_there_ranks_nobody() -> None:
     rows = sglang_sweep.ranked(
         {**sweep("a"), "goal": {"figure": "output_tokens_per_j", "limits": {}}}, {"a": recorded()}
     )
-    assert rows[0]["best"] is None and "no winner" in sglang_sweep.verdict(rows)
+    assert rows[0]["best"] is None and "no winner" in sglang_sweep.verdict(rows, "output_throughput_tokens_per_s")
 
 
 def test_invalid_loads_do_not_count_and_failures_say_why() -> None:
@@ -150,6 +149,42 @@ def test_invalid_loads_do_not_count_and_failures_say_why() -> None:
     assert [row["best"] for row in rows] == [None, None]
     shown = sglang_sweep.text(one, rows)
     assert "the engine died" in shown and "no winner" in shown
+
+
+def test_a_variant_whose_answers_are_wrong_does_not_win() -> None:
+    one = sweep("a", "b")
+    one["variants"][1].update(status="failed", why="after the loads the answers are wrong")
+    fast = {**times(3), "answers": {"before": {"passed": True}, "after": {"passed": False}}}
+    rows = sglang_sweep.ranked(one, {"a": recorded(), "b": fast})
+    assert rows[0]["name"] == "a" and rows[1]["best"] is None and "answers are wrong" in rows[1]["why"]
+
+
+def test_a_run_that_was_removed_is_told() -> None:
+    rows = sglang_sweep.ranked(sweep("a", "b"), {"a": recorded()})
+    assert rows[1]["best"] is None and "not there any more" in rows[1]["why"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"figure": "output_throughput"}, "Did you mean output_throughput_tokens_per_s"),
+        ({"limits": {"ttft_ms": 3}}, "ttft_ms, which is no figure"),
+        ({"concurrency": 9}, "9 requests at once; sglang_bench_loads has 1, 4"),
+    ],
+)
+def test_a_goal_that_nothing_can_reach_is_refused_at_the_beginning(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        sglang_sweep.goal(given, [{"concurrency": 1}, {"concurrency": 4}])
+
+
+def test_goals_by_every_kind_of_figure() -> None:
+    for name in ("output_throughput_tokens_per_s", "ttft_ms.p99", "output_tokens_per_j"):
+        assert sglang_sweep.goal({"figure": name, "concurrency": 4}, [{"concurrency": 4}])["figure"] == name
+
+
+def test_a_secret_is_refused() -> None:
+    with pytest.raises(ValueError, match="HF_TOKEN"):
+        sglang_sweep.variants([{"name": "a", "environment": {"HF_TOKEN": "x"}}])
 
 
 def test_the_page_fits_a_terminal() -> None:
@@ -183,5 +218,7 @@ def test_a_sweep_that_was_cut_off_is_found_and_an_ended_one_is_not(tmp_path: Pat
 
 
 def test_a_winner_can_be_declared() -> None:
-    lines = sglang_sweep.declared({"args": {"cuda-graph-max-bs": 256}, "environment": {}})
-    assert json.dumps(lines) == json.dumps(["sglang_server_args_overlay:", "  cuda-graph-max-bs: 256"])
+    lines = sglang_sweep.declared(
+        {"args": {"cuda-graph-max-bs": 256}, "environment": {}}, {"args": {"tp-size": 8}, "environment": {}}
+    )
+    assert lines == ["sglang_server_args_overlay:", "  tp-size: 8", "  cuda-graph-max-bs: 256"]
