@@ -208,6 +208,9 @@ metrics:
     cached_token_ratio:
       description: Share of the input tokens that the prefix cache had, by the server's own counters; null where it shows none.
       type: float
+    warm_token_ratio:
+      description: What of it neither the common beginning of all texts nor chance explains, so that the cache was warm.
+      type: float
     ttft_ms:
       description: Time to the first token.
       type: dict
@@ -365,6 +368,8 @@ TO_THE_END = 30 * 86400.0
 LARGEST = 24 * 2**20
 # A cache that answers more than this of random prompts is warm.
 WARM = 0.01
+# Tokens that all texts of a tokenizer begin with, at most.
+BEGINNING = 2
 # What bench.yml calls an option of this module.
 BENCH = {
     **dict.fromkeys(("concurrency", "prompts", "input_len", "output_len"), "in sglang_bench_loads"),
@@ -663,12 +668,45 @@ def latencies(result: Dict[str, Any]) -> Dict[str, Dict[str, Optional[float]]]:
     return found
 
 
-def metrics(result: Dict[str, Any], prompts: int, cached: Optional[Dict[str, float]] = None) -> Dict[str, Any]:
-    """The figures under this module's names. `cached` is what the engine's counters say (sglang_bencher)."""
+def explained(requests: int, tokens: float, vocabulary: int) -> float:
+    """Share of random prompts' tokens that a cold prefix cache may have of them, 0 to 1.
+
+    All texts begin with the same token or two. And the client's prompts are runs of consecutive ids from a beginning drawn out of
+    the vocabulary, so that two that begin alike are the same: of n prompts some n*n/2V pairs are, give or take three times the root
+    of that. 512 prompts over 4,096 ids had 5.3 and 5.9 %, 6.3 % being the mean.
+    """
+    if not requests or not tokens:
+        return 0.0
+    pairs = requests * requests / (2 * vocabulary) if vocabulary else 0.0
+    return min(1.0, BEGINNING * requests / tokens + (pairs + 3 * math.sqrt(pairs)) / requests)
+
+
+def vocabulary(model: str) -> int:
+    """Ids of a model's tokenizer, by its config.json; 0 where it is not a folder, or does not say."""
+    try:
+        with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+    except (OSError, ValueError):
+        return 0
+    for part in (config, config.get("text_config") if isinstance(config, dict) else None):
+        size = part.get("vocab_size") if isinstance(part, dict) else None
+        if isinstance(size, int) and size > 0:
+            return size
+    return 0
+
+
+def metrics(
+    result: Dict[str, Any], prompts: int, cached: Optional[Dict[str, float]] = None, ids: int = 0
+) -> Dict[str, Any]:
+    """The figures under this module's names. `cached` is what the engine's counters say (sglang_bencher), `ids` the vocabulary."""
     figures: Dict[str, Any] = {name: number(result.get(theirs)) for name, theirs in FIGURES.items()}
     figures["completed"] = int(figures["completed"] or 0)
     figures["failed"] = max(0, prompts - figures["completed"])
-    figures["cached_token_ratio"] = round(cached["cached_tokens"] / cached["prompt_tokens"], 4) if cached else None
+    ratio = round(cached["cached_tokens"] / cached["prompt_tokens"], 4) if cached else None
+    figures["cached_token_ratio"] = figures["warm_token_ratio"] = ratio
+    if ratio:
+        cold = explained(figures["completed"], figures["input_tokens"] or 0, ids)
+        figures["warm_token_ratio"] = round(max(0.0, ratio - cold), 4)
     return {**figures, **latencies(result)}
 
 
@@ -679,14 +717,12 @@ def sent(result: Dict[str, Any], load: Dict[str, Any]) -> int:
 
 
 def warm_cache(figures: Dict[str, Any], load: Dict[str, Any]) -> str:
-    """Whether random prompts met a warm prefix cache; empty when not. A first token that all prompts share is none."""
-    ratio, tokens = figures.get("cached_token_ratio"), figures["input_tokens"] or 0
-    if not ratio or ratio <= WARM or ratio * tokens <= 2 * figures["completed"] or not drawn(load["dataset"]):
+    """Whether random prompts met a warm prefix cache; empty when not."""
+    if (figures.get("warm_token_ratio") or 0) <= WARM or not drawn(load["dataset"]):
         return ""
     return (
-        f"{100 * ratio:.1f} % of the input tokens came from the prefix cache: the figures are of a warm cache, and flatter. Take "
-        "another seed and flush the cache; where that was done, prompts of this load are alike (a small vocabulary), or others "
-        "use the server."
+        f"{100 * figures['cached_token_ratio']:.1f} % of the input tokens came from the prefix cache: the figures are of a warm "
+        "cache, and flatter. Take another seed and flush the cache; where that was done, others use the server."
     )
 
 
@@ -728,7 +764,12 @@ def problems(result: Dict[str, Any], figures: Dict[str, Any], load: Dict[str, An
     return [*found, warm] if warm else found
 
 
-def remarks(result: Dict[str, Any], load: Dict[str, Any], trace_tokens: Optional[int] = None) -> List[str]:
+def remarks(
+    result: Dict[str, Any],
+    load: Dict[str, Any],
+    trace_tokens: Optional[int] = None,
+    figures: Optional[Dict[str, Any]] = None,
+) -> List[str]:
     """What to know when reading the figures. `trace_tokens` are a trace's own input tokens."""
     found = []
     if trace_tokens:
@@ -737,6 +778,13 @@ def remarks(result: Dict[str, Any], load: Dict[str, Any], trace_tokens: Optional
             "client makes prompts of the trace's hash_ids, with their shared beginnings and at lengths of its own."
         )
     arrivals = load["request_rate"] or load["dataset"] == "trace"
+    told = figures or {}
+    chance = (told.get("cached_token_ratio") or 0) - (told.get("warm_token_ratio") or 0)
+    if drawn(load["dataset"]) and chance > WARM:
+        found.append(
+            f"{100 * chance:.1f} % of the input tokens came from the prefix cache by chance: the client draws runs of consecutive "
+            "token ids, and some of so many begin alike."
+        )
     if load["prompts"] < load["concurrency"]:
         found.append(f"{load['prompts']} requests never fill {load['concurrency']} places: the concurrency was lower.")
     elif load["prompts"] < STEADY * load["concurrency"] and not arrivals:
@@ -1050,7 +1098,7 @@ def returned(
     load = {name: params[name] for name in LOAD}
     if asked.get("file_sha256"):
         load.update(file=file_name(params), file_sha256=asked["file_sha256"])
-    figures = metrics(result, params["prompts"], told["cached"])
+    figures = metrics(result, params["prompts"], told["cached"], vocabulary(params["model"]))
     found = [f"the prefix cache was not flushed: {told['flush']}"] if told["flush"] else []
     found += problems(result, figures, load)
     if told["unhealthy"]:
@@ -1070,7 +1118,7 @@ def returned(
         "metrics": figures,
         "valid": not found,
         "problems": found,
-        "notes": [*remarks(result, load, asked.get("trace_tokens")), *([note] if note else [])],
+        "notes": [*remarks(result, load, asked.get("trace_tokens"), figures), *([note] if note else [])],
         "client": asked.get("client") or {},
         "command": asked.get("command", []),
         "raw": raw_figures(result),

@@ -31,8 +31,6 @@ TEMPLATES = Path(__file__).resolve().parents[1] / "roles" / "sglang_bench" / "te
 OUTPUT = ("output_throughput_tokens_per_s",)
 TOTAL = ("total_throughput_tokens_per_s",)
 LATENCY_NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "e2e_ms": "E2E"}
-# Tokens a request that all texts begin with, as the module sglang_bench judges.
-BEGINNING = 2
 # Lines of a terminal for what a release decided by itself.
 DEFAULTS_SHOWN = 12
 
@@ -310,14 +308,8 @@ class Verdict(NamedTuple):
 
 
 def share_of(rung: dict[str, Any]) -> float:
-    """Of a load's input tokens, 0 to 1, how many the prefix cache had."""
-    return dig(rung.get("metrics"), "cached_token_ratio") or 0.0
-
-
-def cached_tokens(rung: dict[str, Any]) -> float:
-    """Tokens a request."""
-    figures = rung.get("metrics")
-    return share_of(rung) * (dig(figures, "input_tokens") or 0) / (dig(figures, "completed") or 1)
+    """Of a load's input tokens, 0 to 1, how many the prefix cache had beyond what chance explains."""
+    return sglang_runs.warm_share(rung) or 0.0
 
 
 def cache(ladder: Sequence[Row]) -> Verdict:
@@ -327,9 +319,7 @@ def cache(ladder: Sequence[Row]) -> Verdict:
             "unknown", "prefix cache: not told", "The server did not say how many input tokens it had cached."
         )
     share = max(shares)
-    warm = any(
-        share_of(rung) > sglang_runs.WARM and cached_tokens(rung) > BEGINNING for row in ladder for rung in row.counted
-    )
+    warm = any(share_of(rung) > sglang_runs.WARM for row in ladder for rung in row.counted)
     detail = f"At most {percent(share)} of the input tokens came from the prefix cache."
     return Verdict("warn", "prefix cache warm", detail) if warm else Verdict("good", "prefix cache cold", detail)
 

@@ -713,8 +713,18 @@ def _unusable(cell: Cell) -> list[str]:
     return found
 
 
+def warm_share(rung: dict[str, Any]) -> float | None:
+    """Of a load's input tokens, how many the prefix cache had beyond what chance explains; None where the server does not say.
+
+    Where nobody worked that out, of a baseline or an older run, all that the cache had.
+    """
+    share = dig(rung.get("metrics"), "warm_token_ratio")
+    return dig(rung.get("metrics"), "cached_token_ratio") if share is None else share
+
+
 def _other_cache(one: Cell, other: Cell) -> list[str]:
-    shares = [_median(cell, ("metrics", "cached_token_ratio")) for cell in (one, other)]
+    found = [[share for share in map(warm_share, cell.rungs) if share is not None] for cell in (one, other)]
+    shares = [statistics.median(values) if values else None for values in found]
     if all(share is None or share <= WARM for share in shares):
         return []
     a, b = shares

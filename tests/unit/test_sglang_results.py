@@ -126,7 +126,11 @@ def test_a_second_try_has_another_seed() -> None:
 
 
 def test_a_run_is_measured_by_one(tmp_path: Path) -> None:
-    with sglang_results.held(tmp_path), pytest.raises(OSError, match="is being measured"), sglang_results.held(tmp_path):
+    with (
+        sglang_results.held(tmp_path),
+        pytest.raises(OSError, match="is being measured"),
+        sglang_results.held(tmp_path),
+    ):
         pass
     with sglang_results.held(tmp_path):
         pass
