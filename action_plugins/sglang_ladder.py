@@ -140,10 +140,14 @@ class ActionModule(ActionBase):
             found = self._broken(parent, run, own)
             # Before anything is measured: a name that is wrong costs nothing, and `latest` is not this run.
             against = self._against(own, parent, found)
-            ladder, resumed = self._begin(parent, run, found)
-            with sglang_results.held(ladder.folder):
+            folder = found or parent / run["id"]
+            folder.mkdir(parents=True, exist_ok=True)
+            with sglang_results.held(folder):
+                ladder, resumed = self._begin(folder, run, bool(found))
                 sglang_results.save(ladder.folder, ladder.run)
                 self._climb(ladder, args, task_vars or {})
+        except RuntimeError as error:
+            raise AnsibleActionFail(str(error)) from error
         except OSError as error:
             raise AnsibleActionFail(
                 f"The results cannot be kept in {parent}: {error}. Make room, or name another sglang_bench_results_dir; the same "
@@ -197,16 +201,15 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"sglang_bench_against: {error}") from error
         return str(found.resolve())
 
-    def _begin(self, parent: Path, run: dict[str, Any], found: Path | None) -> tuple[Ladder, int]:
-        """The run in its folder, and how many rungs of it are there already."""
+    def _begin(self, folder: Path, run: dict[str, Any], broken: bool) -> tuple[Ladder, int]:
+        """The run in its folder, which is held, and how many rungs of it are there already."""
         rules = sglang_rules.load(str(ROOT / "rules"))
-        if found is None:
-            (parent / run["id"]).mkdir(parents=True, exist_ok=True)
-            return Ladder(parent / run["id"], run, rules), 0
-        old = json.loads((found / "run.json").read_text(encoding="utf-8"))
-        ladder = Ladder(found, {**old, "answers": run["answers"]}, rules)
+        if not broken:
+            return Ladder(folder, run, rules), 0
+        old = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        ladder = Ladder(folder, {**old, "answers": run["answers"]}, rules)
         kept = sum(rung["status"] == "measured" and rung["valid"] for rung in old["rungs"])
-        self._say(f"goes on with the ladder that was broken ({found.name}): {kept} measured already")
+        self._say(f"goes on with the ladder that was broken ({folder.name}): {kept} measured already")
         return ladder, kept
 
     def _climb(self, ladder: Ladder, args: dict[str, Any], task_vars: dict[str, Any]) -> None:

@@ -196,7 +196,11 @@ def follow(
     The module takes `slice` (seconds to wait in one run) and `attached` (whether an earlier run of this task began it).
     """
     attached, shown, spoke = False, "", time.monotonic()
+    parent = os.getppid()
     while True:
+        # A task's worker outlives a run that is killed, and would take the result from the next one.
+        if os.getppid() != parent:
+            raise RuntimeError("The run that this task belongs to has ended.")
         asked = time.monotonic()
         step = execute({**args, "slice": SLICE, "attached": attached})
         progress = step.pop("progress", "")

@@ -63,21 +63,26 @@ def blanked(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """A run that is being measured: two that go on with one would each take the other's load for lost. OSError when it is held."""
+def held(folder: Path, patience: float = 30.0) -> Iterator[None]:
+    """A run that is being measured: two that go on with one would each take the other's load for lost.
+
+    A run that was killed lets go of it within seconds, `patience` at most. RuntimeError when another one has it.
+    """
     path = folder / ".lock"
     with path.open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OSError(
-                f"{folder.name} is being measured by another run of this machine. Wait for it, or end it: two at once would "
-                "measure each other"
-            ) from None
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+        until = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise RuntimeError(
+                        f"{folder} is being measured by another run of this machine. Wait for it or end it; two at once would "
+                        "measure each other."
+                    ) from None
+            time.sleep(0.5)
+        yield
 
 
 def complete(load: dict[str, Any]) -> dict[str, Any]:

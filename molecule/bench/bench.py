@@ -12,6 +12,7 @@ import argparse
 import gzip
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -117,7 +118,7 @@ def ladder(host: Bench) -> str:
         )
     names = {path.name for path in host.folder().iterdir()}
     check({"run.json", "report.html", "report.md", "rungs.csv", "charts"} <= names, f"files are missing: {names}")
-    check("begins" in told and " %" in told and "output tok/s" in told, "progress is not shown")
+    check("load 2 of 2" in told and "output tok/s" in told, "progress is not shown")
     table = told[told.index("conc") :]
     check(max(len(line) for line in table.splitlines()[:4]) <= 80, "the table is wider than a terminal")
     return f"{run['rungs'][1]['metrics']['output_throughput_tokens_per_s']:.0f} output tok/s at 4 requests"
@@ -144,6 +145,7 @@ def resumed(host: Bench) -> str:
     told = well(host.play("bench", **wanted)).told
     run = host.run()
     check("goes on with the ladder that was broken" in told, "it does not say that it goes on")
+    check(re.search(r"\d %, .* output tok/s so far, .* left", told), "progress is not shown")
     check(run["id"] == before["id"] and run["finished"] and run["valid"], "it is not the same run, ended")
     check(run["rungs"][0] == before["rungs"][0], "the load that was there was measured again")
     # The engine renews what it says every 40 steps of decoding, so that a short load shows nothing.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import jsonschema
 import pytest
 from ansible.module_utils import sglang_report as report
 from ansible.module_utils import sglang_runs
@@ -192,7 +193,6 @@ def page_of(layout: str) -> str:
 
 
 def schema_errors(run: dict[str, Any]) -> list[str]:
-    jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((ROOT / "schemas" / "run.schema.json").read_text())
     return [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(run)]
 
@@ -272,6 +272,15 @@ def test_a_warm_cache_is_said(share: float, state: str) -> None:
     run = sample(H200)
     run["rungs"][1]["metrics"]["cached_token_ratio"] = share
     assert report.cache(report.rows(run)).state == state
+
+
+def test_a_ladder_of_a_gpu_is_shown_with_its_power() -> None:
+    """What bench.yml kept of one H200, three times over three loads."""
+    run = sample("h200-ladder-0.5.15.post1.json")
+    assert not schema_errors(run)
+    shown = report.text(run)
+    assert "7,918 tok/s at 128 requests" in shown and "543     683      700      78 %" in shown
+    assert {verdict.text: verdict.state for verdict in report.verdicts(run)}["prefix cache cold"] == "good"
 
 
 def test_control_characters_do_not_pass() -> None:
