@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils import sglang_runs
+from ansible.module_utils import sglang_results, sglang_runs
 from ansible.module_utils.sglang_text import WIDTH
 
 EXAMPLE = """-e '{"runs": ["glm52/latest~1", "glm52/latest"]}'"""
@@ -62,11 +62,8 @@ def found(names: list[str], results: Path) -> list[dict[str, Any]]:
 def write(folder: Path, texts: dict[str, str]) -> list[str]:
     """Whole files or none: each gets its name when it is complete. Raises AnsibleActionFail where the folder takes none."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            partial = folder / f".{name}.new"
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(folder / name)
+            sglang_results.write(folder / name, text)
     except OSError as error:
         raise AnsibleActionFail(
             f"The comparison is above, but it cannot be kept in {folder}: {error.strerror or error}. Name a folder that can be "

@@ -30,13 +30,6 @@ KEPT = {"file", "file_sha256"}
 LEFT_OUT = {"internal_states", "scheduler_info"}
 
 
-def describe(load: dict[str, Any]) -> str:
-    """A load in a few words."""
-    lengths = f", {load['input_len']} in, {load['output_len']} out" if load["input_len"] else ""
-    rate = f", {load['request_rate']:g} requests/s" if load["request_rate"] else ""
-    return f"{load['concurrency']} at once{lengths}{rate}"
-
-
 def outcome(one: dict[str, Any]) -> str:
     """A rung's result in a line."""
     if one["status"] != "measured":
@@ -221,7 +214,7 @@ class ActionModule(ActionBase):
         for place, asked in enumerate(wanted, 1):
             if asked not in left:
                 continue
-            where = f"load {place} of {len(wanted)} ({describe(asked['load'])})"
+            where = f"load {place} of {len(wanted)} ({sglang_runs.load_text(asked['load'])})"
             self._say(f"{where} begins{left_text(took, len(left) - left.index(asked))}")
             asked_now = sglang_results.tried(run, asked)
             began = time.time()

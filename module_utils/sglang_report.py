@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ansible.module_utils import sglang_runs
+from ansible.module_utils import sglang_results, sglang_runs
 from ansible.module_utils.sglang_runs import dig
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "roles" / "sglang_bench" / "templates"
@@ -1720,12 +1720,5 @@ def write(folder: str | Path, run: dict[str, Any]) -> list[str]:
     files = {name: text.encode() for name, text in texts.items()}
     files.update({f"charts/{chart.name}.png": chart.png for chart in drawn})
     for name, content in files.items():
-        path = place / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.new")
-        try:
-            partial.write_bytes(content)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        sglang_results.write(place / name, content)
     return [str(place / name) for name in files]

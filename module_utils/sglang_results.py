@@ -40,8 +40,11 @@ def write(path: Path, content: str | bytes) -> None:
     """A whole file or none: it gets its name when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.new")
-    partial.write_bytes(content.encode() if isinstance(content, str) else content)
-    partial.replace(path)
+    try:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def save(folder: Path, run: dict[str, Any]) -> Path:

@@ -300,7 +300,7 @@ def sweep(host: Bench) -> str:
     check("variant 1 of 4" not in again.told, "what was measured is measured again")
     record = json.loads(max((host.results / "cpu_demo").glob("*-sweep/sweep.json")).read_text())
     check([one["status"] for one in record["variants"]] == ["measured"] * 3 + ["failed"], f"{record['variants']}")
-    check("not an option" in record["variants"][3]["why"], f"why it failed: {record['variants'][3]['why']}")
+    check("no-such-option" in record["variants"][3]["why"], f"why it failed: {record['variants'][3]['why']}")
     check(record["winner"] in ("deployed", "no-cache"), f"one request at a time has won: {record['winner']}")
     check(served == host.state()["digest"], "another deployment serves now")
     words = host.do("tr '\\0' ' ' < /proc/$(systemctl show -p MainPID --value sglang)/cmdline")
