@@ -444,22 +444,22 @@ UNKNOWN = "which of them the server uses cannot be told"
 @pytest.mark.parametrize(
     ("apps", "changes", "indexes", "said"),
     [
-        (f"echo GPU-b, {os.getpid()}", {}, [1], ""),
+        ("echo GPU-b, OWN", {}, [1], ""),
         # A process of the server's tree: the script's parent is the program, whose parent is this process.
         ("echo GPU-a, $PPID", {}, [0], ""),
         # What does not concern the server: the first process of the node, and one that is gone.
-        (f"printf 'GPU-a, 1\\nGPU-a, 999999999\\nGPU-b, {os.getpid()}\\n'", {}, [1], ""),
+        ("printf 'GPU-a, 1\\nGPU-a, 999999999\\nGPU-b, OWN\\n'", {}, [1], ""),
         ("echo GPU-b, 1", {"gpus": "0"}, [0], ""),
         ("echo GPU-b, 1", {}, [0, 1], "nvidia-smi names none of the server's processes, as in a container"),
         ("echo GPU-b, [N/A]", {}, [0, 1], "nvidia-smi names none of the server's processes"),
         ("echo No devices were found", {}, [0, 1], "nvidia-smi names none of the server's processes"),
-        (f"echo GPU-elsewhere, {os.getpid()}", {}, [0, 1], "nvidia-smi names none of the server's processes"),
+        ("echo GPU-elsewhere, OWN", {}, [0, 1], "nvidia-smi names none of the server's processes"),
     ],
 )
 def test_only_the_servers_gpus_are_looked_at(
     tmp_path: Path, engine: SimpleNamespace, apps: str, changes: dict[str, Any], indexes: list[int], said: str
 ) -> None:
-    told = valid(ask(tmp_path, engine, smi(apps), **changes)[0]["telemetry"])
+    told = valid(ask(tmp_path, engine, smi(apps.replace("OWN", str(os.getpid()))), **changes)[0]["telemetry"])
     assert [one["index"] for one in told["gpus"]] == indexes and told["samples"] >= 4
     assert told["power_w"]["mean"] == sum((300, 500)[index] for index in indexes)
     missing = told["missing"]
