@@ -186,9 +186,10 @@ def test_no_pattern_is_slow_on_hostile_lines(rule: dict[str, Any]) -> None:
     for literal in signature["find"]:
         for text in hostile(literal):
             for pattern in patterns:
-                # The shortest of three: the machine has other things to do as well.
+                # The shortest of three, and far from what a good one takes (milliseconds): the machine has other things to do as
+                # well. One that goes astray takes minutes.
                 spent = min(_timed(pattern, text) for _ in range(3))
-                assert spent < 0.05, (pattern.pattern, text[:40])
+                assert spent < 0.5, (pattern.pattern, text[:40])
 
 
 def _timed(pattern: re.Pattern[str], text: str) -> float:

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from action_plugins import sglang_status as action
 
 ROOT = Path(__file__).resolve().parents[2]
 AT = "2026-11-29T22:10:00Z"
+
 TEMPLATE = """\
 # Written by sglang-rtxpro for the deployment @DEPLOYMENT@. Changes made here are undone by the next deploy.
 [Service]
@@ -38,6 +40,11 @@ DIGEST = hashlib.sha256(TEMPLATE.encode()).hexdigest()[:12]
 UNIT = TEMPLATE.replace("@DEPLOYMENT@", DIGEST)
 ENABLED = {"LoadState": "loaded", "UnitFileState": "enabled", "NeedDaemonReload": "no", "DropInPaths": ""}
 PATH = "/etc/systemd/system/sglang.service"
+
+
+def now() -> str:
+    """A moment since this machine has booted: a commit from before is told as one."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def entry(number: str = "000004", unit: str = UNIT, digest: str = DIGEST, **more: Any) -> dict[str, Any]:
@@ -463,8 +470,11 @@ def test_a_committed_deployment_without_its_secrets(
             "times": {"ready_s": 9},
         }
         by = {"user": "ann", "host": "ctl", "pid": 7, "commit": "5474862"}
-        put(node / "state/sglang/deployments/000004.json", entry(facts=facts, proof={**proof, "stages": []}, by=by))
-        put(node / "state/sglang/state.json", {"phase": "committed", "deployment": "000004", "at": AT})
+        put(
+            node / "state/sglang/deployments/000004.json",
+            entry(facts=facts, proof={**proof, "stages": []}, by=by, at=now()),
+        )
+        put(node / "state/sglang/state.json", {"phase": "committed", "deployment": "000004", "at": now()})
         put(node / "units/sglang.service", UNIT)
         told = run_module(module, capsys, root=str(node / "state"))
     assert told["drift"] == [] and told["state"] == "serves" and told["engine"] == {}
@@ -488,7 +498,7 @@ def test_a_record_that_was_cut_in_many_places(node: Path, capsys: pytest.Capture
 
 
 def test_a_run_that_was_interrupted_is_not_called_an_edit(node: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    put(node / "state/sglang/deployments/000004.json", entry())
+    put(node / "state/sglang/deployments/000004.json", entry(at=now()))
     state = {"phase": "switched", "before": "000004", "at": AT, "boot": sglang_node.boot(mark=True), "deadline": 0}
     put(node / "state/sglang/state.json", state)
     put(node / "units/sglang.service", OTHER)
