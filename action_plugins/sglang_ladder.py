@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils import sglang_job, sglang_results, sglang_rules, sglang_runs
+from ansible.module_utils import sglang_job, sglang_options, sglang_results, sglang_rules, sglang_runs
 
 OWN = {"results", "run", "loads", "repeats", "seed", "resume", "against"}
 NEEDED = {"results", "run", "loads"}
@@ -57,7 +57,7 @@ def said_of_itself(raw: str) -> dict[str, Any]:
     except (OSError, ValueError, EOFError, AttributeError):
         return {}
     told = {name: value for name, value in (info if isinstance(info, dict) else {}).items() if name not in LEFT_OUT}
-    return {name: value for name, value in told.items() if not (value and sglang_results.secret(name))}
+    return {name: value for name, value in told.items() if not (value and sglang_options.secret(name))}
 
 
 def with_file(load: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class ActionModule(ActionBase):
         """A run before its first load."""
         now = time.time()
         run = {
-            **sglang_results.blanked(own["run"]),
+            **sglang_options.blanked(own["run"]),
             "schema": sglang_results.SCHEMA,
             "id": f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}-{self._host}",
             "host": self._host,

@@ -57,10 +57,6 @@ OWN_VARIABLES = {
     "port": "sglang_server_port",
 }
 SECRET_OPTIONS = {"api-key", "admin-api-key", "ssl-keyfile-password"}
-# Files of keys and paths of tokens are no secrets; counts of tokens are none either.
-SECRET_VARIABLE = re.compile(
-    r"(API_?KEY|SECRET|PASSW(OR)?D|(^|_)(ACCESS|SECRET|STORAGE|PRIVATE|OPENAI)_KEY|(^|_)TOKEN)$"
-)
 # Variables that a plan reads, beside the roles' own defaults.
 VARIABLES = [
     "sglang_profile",
@@ -399,7 +395,7 @@ def page(plan: dict[str, Any]) -> list[str]:
     if plan["environment"]:
         lines += ["", "ENVIRONMENT, and why"]
         for name, value in plan["environment"].items():
-            lines += wrap(f"{name}={'(set)' if SECRET_VARIABLE.search(name.upper()) else value}", "  ", "      ")
+            lines += wrap(f"{name}={'(set)' if sglang_options.secret(name) else value}", "  ", "      ")
             if plan["whys"].get(f"environment {name}"):
                 lines += wrap(plan["whys"][f"environment {name}"], "      ")
     lines += ["", f"WHAT THE RELEASE MAKES OF THEM{' on ' + plan['card']['name'] if plan['card'] else ' on a CPU'}"]
@@ -524,7 +520,7 @@ def misplaced_findings(
     environment = merged_environment(variables)
     for variable in ("sglang_server_environment", "sglang_server_environment_overlay"):
         for name in variables[variable] or {}:
-            if name in environment and SECRET_VARIABLE.search(name.upper()):
+            if name in environment and sglang_options.secret(name):
                 yield finding(
                     "error",
                     f"{variable} sets {name}. The unit can be read by everybody on the node, and the record keeps it.",

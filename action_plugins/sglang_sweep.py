@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import hashlib
 import json
-import math
 import statistics
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils import sglang_results, sglang_runs
+from ansible.module_utils import sglang_options, sglang_results, sglang_runs
 from ansible.module_utils.sglang_text import wrap
 
 SCHEMA = 1
@@ -52,7 +51,7 @@ def variants(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
     empty = [variant["name"] for variant in whole[1:] if not variant["args"] and not variant["environment"]]
     if empty:
         raise ValueError(f"sglang_sweep_variants: {', '.join(empty)} changes nothing. Expected args or environment.")
-    hidden = sorted({name for variant in whole for name in variant["environment"] if sglang_results.secret(name)})
+    hidden = sorted({name for variant in whole for name in variant["environment"] if sglang_options.secret(name)})
     if hidden:
         raise ValueError(
             f"sglang_sweep_variants has {', '.join(hidden)}: it would stand in every result. Expected secrets in the file of "
@@ -118,10 +117,7 @@ def out_of_time(sweep: dict[str, Any], now: float) -> bool:
 
 def figure(rung: dict[str, Any], name: str) -> float | None:
     """A figure of a load by its name in run.json, with a dot into latencies (ttft_ms.p99); None where it has none."""
-    value: Any = (rung["telemetry"] or {}) if name.split(".")[0] in TELEMETRY else (rung["metrics"] or {})
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    return sglang_runs.dig(rung, "telemetry" if name in TELEMETRY else "metrics", *name.split("."))
 
 
 def lower_is_better(name: str) -> bool:
@@ -253,17 +249,21 @@ def save(folder: Path, sweep: dict[str, Any]) -> None:
 
 
 def broken(parent: Path, wanted: dict[str, Any], now: float) -> Path | None:
-    """The newest sweep that is the same, was not ended and is not too old."""
-    for path in sorted(parent.glob("*/sweep.json"), reverse=True):
-        try:
-            sweep = json.loads(path.read_text(encoding="utf-8"))
-            if now - path.stat().st_mtime > sglang_results.RESUMED_WITHIN or sweep["finished"] is not None:
-                continue
-            if all(sweep[key] == wanted[key] for key in ("schema", "host", "digest")):
-                return path.parent
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return None
+    """The newest sweep that is the same, and was not ended."""
+    same = ("schema", "host", "digest")
+    return sglang_results.unfinished(
+        parent, "sweep.json", lambda sweep: all(sweep[key] == wanted[key] for key in same), now
+    )
+
+
+def run_of(variant: dict[str, Any], host: str, parent: Path) -> str:
+    """Folder's name of what a variant was measured at: the newest run under its name since it began; empty where there is none."""
+    for path in sorted(parent.glob("*/run.json"), reverse=True):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            run = json.loads(path.read_text(encoding="utf-8"))
+            if (run["label"], run["host"]) == (variant["name"], host) and path.stat().st_mtime >= variant["began"]:
+                return path.parent.name
+    return ""
 
 
 class ActionModule(ActionBase):
@@ -283,7 +283,6 @@ class ActionModule(ActionBase):
             "deployment",
             "resume",
             "name",
-            "run",
             "why",
         }
     )
@@ -370,7 +369,8 @@ class ActionModule(ActionBase):
         why = " ".join(str(args.get("why") or "").split())
         variant.update(
             status="failed" if why else "measured",
-            run=Path(args["run"]).name if args.get("run") else "",
+            # What was measured before it failed counts: a load that did not fit takes nothing from the others.
+            run=run_of(variant, self._host, folder.parent),
             why=why,
             seconds=time.time() - variant["began"],
         )

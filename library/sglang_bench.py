@@ -296,7 +296,7 @@ import sys
 import urllib.parse
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
-from ansible.module_utils import sglang_bencher, sglang_job, sglang_ports
+from ansible.module_utils import sglang_bencher, sglang_job, sglang_metrics, sglang_options, sglang_ports
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sglang_log import last_error, shorten
 
@@ -376,7 +376,6 @@ BENCH = {
     **dict.fromkeys(("range_ratio", "trace_slowdown"), "in sglang_bench_loads"),
     **{"dataset_path": "file in sglang_bench_loads", "timeout": "sglang_bench_timeout"},
 }
-SECRETS = re.compile(r"(^|_)(api_key|password|secret)$")
 # The newest first: what comes later is kept by releases only as a deprecated way to the first.
 CLIENTS = (("sglang.benchmark.serving", "benchmark/serving.py"), ("sglang.bench_serving", "bench_serving.py"))
 
@@ -806,13 +805,6 @@ def remarks(
     return found
 
 
-def without_keys(value: Any) -> Any:
-    """The same with the server's keys blanked: its arguments stand in server_info, and once more within its internal_states."""
-    if isinstance(value, dict):
-        return {name: "***" if item and SECRETS.search(name) else without_keys(item) for name, item in value.items()}
-    return [without_keys(item) for item in value] if isinstance(value, list) else value
-
-
 def without_texts(result: Dict[str, Any]) -> Dict[str, Any]:
     """The client's line without lists that hold texts: those of prompts and answers are whoever's they are. Errors stay."""
     return {
@@ -846,7 +838,7 @@ def packed(text: str) -> bytes:
 
 def raw_file(result: Dict[str, Any], largest: int = LARGEST) -> tuple[str, str]:
     """The client's line for a file, base64 of gzip, and a note where its per-request lists had to be left out."""
-    kept, note = without_keys(without_texts(result)), ""
+    kept, note = sglang_options.blanked(without_texts(result)), ""
     content = packed(json.dumps(kept) + "\n")
     if len(content) > largest:
         note = f"the client's own line is without its lists by request: with them it has {len(content) / 2**20:.0f} MiB, packed."
@@ -1024,7 +1016,7 @@ def begin(module: AnsibleModule, work: Work, wanted: str, content: bytes) -> Non
             with open(path, "w", encoding="utf-8") as stream:
                 stream.write(conversations(data.requests))
         program = os.path.join(work.work, "sglang_bencher.py")
-        for part in (sglang_bencher, sglang_ports):
+        for part in (sglang_bencher, sglang_metrics, sglang_ports):
             with open(
                 os.path.join(work.work, f"{part.__name__.rpartition('.')[2]}.py"), "w", encoding="utf-8"
             ) as stream:

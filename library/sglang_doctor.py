@@ -120,13 +120,12 @@ import glob
 import io
 import json
 import os
-import re
 import statistics
 import subprocess
 import time
 import urllib.request
 
-from ansible.module_utils import sglang_diagnose
+from ansible.module_utils import sglang_diagnose, sglang_metrics
 from ansible.module_utils.basic import AnsibleModule
 
 # nvidia-smi hangs when the driver does, and a doctor must not.
@@ -180,29 +179,16 @@ def rows(text: str) -> list[tuple[int, float, float]]:
     return found
 
 
-METRICS = {
-    "sglang:num_running_reqs": "running",
-    "sglang:num_queue_reqs": "queued",
-    "sglang:token_usage": "token_usage",
-    "sglang:cache_hit_rate": "cache_hit_rate",
-    "sglang:num_retracted_reqs": "retracted",
-}
-
-
-def metrics(text: str) -> dict:
-    """Some of the engine's gauges from its /metrics, the largest over ranks."""
-    found: dict = {}
-    for name, value in re.findall(r"^(sglang:\w+)(?:\{[^}]*\})? ([\d.eE+-]+)$", text, re.M):
-        if name in METRICS:
-            found[METRICS[name]] = max(found.get(METRICS[name], 0.0), float(value))
-    return found
+# Of the engine's gauges, what a diagnosis speaks of.
+METRICS = ("running", "queued", "token_usage", "cache_hit_rate", "retracted")
 
 
 def asked(url: str) -> dict:
     """The engine's gauges; empty where it does not answer or was started without them."""
     try:
         with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
-            return metrics(answer.read(4 << 20).decode("utf-8", "replace"))
+            state = sglang_metrics.engine_state(answer.read(4 << 20).decode("utf-8", "replace"))
+            return {name: state[name] for name in METRICS if name in state}
     except (OSError, ValueError):
         return {}
 

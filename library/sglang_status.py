@@ -172,7 +172,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable
 
-from ansible.module_utils import sglang_node
+from ansible.module_utils import sglang_metrics, sglang_node
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sglang_ports import listeners, read
 
@@ -678,30 +678,10 @@ def look_at_answers(url: str) -> dict:
     return {"url": url, "ok": code == 200, "said": said, "models": models}
 
 
-METRICS = {
-    "sglang:num_running_reqs": "running",
-    "sglang:num_queue_reqs": "queued",
-    "sglang:token_usage": "token_usage",
-}
-
-
-def metrics(text: str) -> dict:
-    """Gauges of the engine. Ranks of one replica tell the same, so the largest counts; requests of replicas are added."""
-    found: dict[str, dict[str, float]] = {}
-    for name, labels, value in re.findall(r"^(sglang:\w+)(?:\{([^}]*)\})? (\d\S*)$", text, re.M):
-        if name in METRICS and number(value) is not None:
-            replica = (re.search(r'\bdp_rank="([^"]*)"', labels) or [""])[0]
-            told = found.setdefault(name, {})
-            told[replica] = max(told.get(replica, 0.0), float(value))
-    return {
-        METRICS[name]: max(told.values()) if name == "sglang:token_usage" else sum(told.values())
-        for name, told in found.items()
-    }
-
-
 def look_at_engine(url: str) -> dict:
     code, text = get(f"{url}/metrics", METRICS_TIMEOUT) if url else (0, "")
-    return metrics(text) if code == 200 else {}
+    state = sglang_metrics.engine_state(text) if code == 200 else {}
+    return {name: state[name] for name in ("running", "queued", "token_usage") if name in state}
 
 
 # --- record, lock, front, supervisor --------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ the end `{"result": …}`, which is `{"failed": text}` where the client was not 
 
 Beside it lie, in `folder`, output.txt (what the client said, without its bar) and telemetry.csv (every sample).
 
-sglang_ports.py lies beside this file. The measured phase begins when tqdm's bar appears and lasts the client's own `duration`.
+sglang_metrics.py and sglang_ports.py lie beside this file. The measured phase begins when tqdm's bar appears and lasts the client's
+own `duration`.
 Durations are of the monotonic clock.
 """
 
@@ -53,10 +54,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 if TYPE_CHECKING or __name__ != "__main__":
-    from ansible.module_utils import sglang_ports
+    from ansible.module_utils import sglang_metrics, sglang_ports
 else:
     # Started with -I, which keeps this file's own folder off the path.
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import sglang_metrics
     import sglang_ports
 
 HTTP_TIMEOUT = 30  # /health may take the 20 s that the engine gives itself
@@ -98,14 +100,6 @@ REASONS = {
 }
 QUIET_REASONS = 0x1 | 0x2
 
-GAUGES = {
-    "sglang:num_running_reqs": "running",
-    "sglang:num_queue_reqs": "queued",
-    "sglang:token_usage": "token_usage",
-    "sglang:spec_accept_length": "accept_length",
-    "sglang:num_retracted_reqs": "retracted",
-}
-COUNTERS = {"sglang:prompt_tokens_total": "prompt_tokens", "sglang:cached_tokens_total": "cached_tokens"}
 COLUMNS = {
     "t_s": "t",
     "gpu": "index",
@@ -169,46 +163,6 @@ def reasons(mask: Optional[int]) -> list[str]:
         return []
     bits = [1 << place for place in range(mask.bit_length()) if mask >> place & 1]
     return [REASONS.get(bit, f"bit_{bit:#x}") for bit in bits if not bit & QUIET_REASONS]
-
-
-def parse_page(page: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Name, labels and value of those lines of a Prometheus page that are wanted here. NaN is passed over."""
-    for line in page.splitlines():
-        if not line.startswith("sglang:"):
-            continue
-        name = re.split(r"[{ ]", line, maxsplit=1)[0]
-        if name not in GAUGES and name not in COUNTERS:
-            continue
-        labels, _, value = line[len(name) :].rpartition(" ")
-        with contextlib.suppress(ValueError):
-            number = float(value)
-            if math.isfinite(number):
-                yield name, dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels)), number
-
-
-def engine_state(page: str) -> dict[str, float]:
-    """What a page says of the engine now, as far as it says it.
-
-    Ranks of one copy say the same, so one of them counts; copies (dp_rank) add up, but for the fullest KV cache and the mean accept
-    length. Where requests have priorities, the total has an empty one. `cached_tokens` begins to exist with its first hit.
-    """
-    by_copy: dict[str, dict[str, float]] = {}
-    counted: dict[str, float] = {}
-    for name, labels, value in parse_page(page):
-        if name in COUNTERS:
-            counted[COUNTERS[name]] = counted.get(COUNTERS[name], 0.0) + value
-        elif not labels.get("priority"):
-            copies = by_copy.setdefault(GAUGES[name], {})
-            copy = labels.get("dp_rank", "")
-            copies[copy] = max(copies.get(copy, value), value)
-    state = {name: sum(copies.values()) for name, copies in by_copy.items()}
-    if "token_usage" in state:
-        state["token_usage"] = max(by_copy["token_usage"].values())
-    if "accept_length" in state:
-        state["accept_length"] /= len(by_copy["accept_length"])
-    if "prompt_tokens" in counted:
-        counted.setdefault("cached_tokens", 0.0)
-    return {**state, **counted}
 
 
 def parse_stat(text: str) -> tuple[int, int]:
@@ -653,7 +607,7 @@ class Engine(threading.Thread):
         status, text = fetch(self.url, self.key, timeout=METRICS_TIMEOUT)
         now = time.monotonic()
         self.pause_s = max(self.period_s, min(RAREST_S, SHARE * (now - began)))
-        state = engine_state(text) if status == 200 else {}
+        state = sglang_metrics.engine_state(text) if status == 200 else {}
         if state:
             self.latest = (now, state)
             self.counted.append((now, state))

@@ -22,6 +22,23 @@ NUMBERS = ("int", "float", "human_readable_int")
 SUFFIXES = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
+# Names whose values are nobody's business, of options and of variables. Files of keys and paths of tokens are no secrets; counts of
+# tokens are none either.
+SECRET = re.compile(r"(API_?KEY|SECRET|PASSW(OR)?D|(^|_)(ACCESS|SECRET|STORAGE|PRIVATE|OPENAI)_KEY|(^|_)TOKEN)$")
+
+
+def secret(name: str) -> bool:
+    """Whether what stands under a name is to be shown and kept nowhere."""
+    return bool(SECRET.search(name.upper().replace("-", "_")))
+
+
+def blanked(value: Any) -> Any:
+    """The same, with `***` for what stands under a secret's name."""
+    if isinstance(value, dict):
+        return {name: "***" if item and secret(str(name)) else blanked(item) for name, item in value.items()}
+    return [blanked(item) for item in value] if isinstance(value, list) else value
+
+
 class OptionsError(ValueError):
     """Says which argument is wrong and what is expected."""
 

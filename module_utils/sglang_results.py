@@ -12,9 +12,8 @@ import base64
 import contextlib
 import fcntl
 import json
-import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,6 @@ LOAD = {"input_len": None, "output_len": None, "range_ratio": 1.0, "dataset": "r
 SAME = ("schema", "host", "profile", "label", "repeats")
 # Of the target, what another server would have otherwise.
 SERVER = ("url", "python", "model_path", "served_model")
-# Names whose values are nobody's business: of arguments, variables and what a server says of itself.
-SECRET = re.compile(r"(API_?KEY|SECRET|PASSW(OR)?D|(^|_)(ACCESS|SECRET|STORAGE|PRIVATE|OPENAI)_KEY|(^|_)TOKEN)$")
 
 
 def stamp(at: float) -> str:
@@ -52,17 +49,6 @@ def save(folder: Path, run: dict[str, Any]) -> Path:
     text = json.dumps(run, indent=1, sort_keys=True, allow_nan=False) + "\n"
     write(folder / "run.json", text)
     return folder / "run.json"
-
-
-def secret(name: str) -> bool:
-    return bool(SECRET.search(name.upper().replace("-", "_")))
-
-
-def blanked(value: Any) -> Any:
-    """The same, with `***` for what stands under a secret's name."""
-    if isinstance(value, dict):
-        return {name: "***" if item and secret(str(name)) else blanked(item) for name, item in value.items()}
-    return [blanked(item) for item in value] if isinstance(value, list) else value
 
 
 @contextlib.contextmanager
@@ -130,22 +116,21 @@ def fingerprint(run: dict[str, Any], loads: list[dict[str, Any]]) -> dict[str, A
     }
 
 
-def broken(parent: Path, wanted: dict[str, Any], now: float) -> Path | None:
-    """The newest run below a folder that is the same measurement, was not ended, and is not too old."""
-    for path in sorted(parent.glob("*/run.json"), reverse=True):
+def unfinished(parent: Path, name: str, fits: Callable[[dict[str, Any]], bool], now: float) -> Path | None:
+    """The newest folder below `parent` whose file `name` fits, was not ended (`finished`), and is not too old."""
+    for path in sorted(parent.glob(f"*/{name}"), reverse=True):
         try:
-            run = json.loads(path.read_text(encoding="utf-8"))
-            if (
-                run.get("schema") != SCHEMA
-                or run["finished"] is not None
-                or now - path.stat().st_mtime > RESUMED_WITHIN
-            ):
-                continue
-            if fingerprint(run, run["target"]["loads"]) == wanted:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            if kept["finished"] is None and now - path.stat().st_mtime <= RESUMED_WITHIN and fits(kept):
                 return path.parent
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # somebody's own file, or one of another time
     return None
+
+
+def broken(parent: Path, wanted: dict[str, Any], now: float) -> Path | None:
+    """The newest run below a folder that is the same measurement, and was not ended."""
+    return unfinished(parent, "run.json", lambda run: fingerprint(run, run["target"]["loads"]) == wanted, now)
 
 
 def rung(asked: dict[str, Any], step: dict[str, Any], began: float, ended: float) -> dict[str, Any]:

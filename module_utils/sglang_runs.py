@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from ansible.module_utils import sglang_results
 
 ROOT = Path(__file__).resolve().parents[1]
-SCHEMA = 2
 # More of the input than this from the prefix cache, and a figure is of the cache, not of the model.
 WARM = 0.01
 NOT_STATED = "not stated"
@@ -105,13 +105,13 @@ def read(path: str | Path) -> dict[str, Any]:
             f"{file} is no JSON: {error}. It was cut off or edited: take another run, or measure again."
         ) from None
     version = run.get("schema") if isinstance(run, dict) else None
-    if type(version) is int and version > SCHEMA:
+    if type(version) is int and version > sglang_results.SCHEMA:
         raise RunError(
-            f"{file} is of schema {version}, and this release reads up to {SCHEMA}. Use the release that wrote it."
+            f"{file} is of schema {version}, and this release reads up to {sglang_results.SCHEMA}. Use the release that wrote it."
         )
     if type(version) is not int or version < 1 or not isinstance(run.get("rungs"), list):
         raise RunError(
-            f"{file} is JSON, but no run: expected `schema` (1 or {SCHEMA}) and `rungs`, as bench.yml writes them."
+            f"{file} is JSON, but no run: expected `schema` (1 or {sglang_results.SCHEMA}) and `rungs`, as bench.yml writes them."
         )
     try:
         run = upgraded(run) if version == 1 else run
@@ -137,7 +137,7 @@ def baseline(path: str | Path) -> dict[str, Any]:
         rungs = [_published(index, rung, told) for index, rung in enumerate(told["rungs"])]
         hardware = told["hardware"]
         return {
-            "schema": SCHEMA,
+            "schema": sglang_results.SCHEMA,
             "id": told["name"],
             "host": "",
             "profile": told["name"],
@@ -191,7 +191,7 @@ def upgraded(old: dict[str, Any]) -> dict[str, Any]:
     node = deployment.get("node") or {}
     rungs = [_rung(index, rung) for index, rung in enumerate(old["rungs"])]
     return {
-        "schema": SCHEMA,
+        "schema": sglang_results.SCHEMA,
         "id": f"{stamp}-{old['host']}",
         "host": old["host"],
         "profile": target.get("profile") or "",

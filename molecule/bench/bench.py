@@ -271,9 +271,15 @@ def gate(host: Bench) -> str:
     play = host.bench(
         [ONE], sglang_bench_label="gate", sglang_bench_against="cpu_demo/latest", sglang_bench_min_ratio=9
     )
-    check(play.code == 2 and "9" in play.told, f"a run that falls behind passes the gate:\n{play.text[-2000:]}")
+    check(
+        play.code == 2 and "writes less than 9 times the output tokens a second" in play.told,
+        f"a run that falls behind passes the gate:\n{play.text[-2000:]}",
+    )
     other = host.bench([{**ONE, "output_len": 8}], sglang_bench_against="cpu_demo/latest", sglang_bench_min_ratio=0.1)
-    check(other.code == 2, "another load passes the gate")
+    check(
+        other.code == 2 and "cannot be held against" in other.told,
+        f"another load passes the gate:\n{other.text[-2000:]}",
+    )
     return "passed at 0.2, refused at 9 and for another load, and a wrong name before anything is measured"
 
 
@@ -344,8 +350,7 @@ def overhead(host: Bench) -> str:
         by_playbook.append(host.run()["rungs"][0]["metrics"]["output_throughput_tokens_per_s"])
     ratio = statistics.median(by_playbook) / statistics.median(by_hand)
     spread = max(by_hand) / min(by_hand)
-    # Shared cores: twice the spread of by hand against by hand is the bound, the figures are shown.
-    check(ratio > 1 / (1 + 2 * (spread - 1)), f"it costs: ratio {ratio:.3f}, by hand against by hand {spread:.3f}")
+    check(ratio >= 1 / spread, f"it costs: ratio {ratio:.3f}, by hand against by hand {spread:.3f}")
     return (
         f"n=4 in turns: ratio of medians {ratio:.3f}; by hand alone spreads by {spread:.3f} "
         f"({', '.join(f'{x:.0f}' for x in by_hand)} against {', '.join(f'{x:.0f}' for x in by_playbook)} output tok/s)"

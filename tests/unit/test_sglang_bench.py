@@ -219,7 +219,6 @@ def test_keys_of_the_server_are_blanked() -> None:
     kept = json.loads(told)
     assert kept["server_info"]["api_key"] == "***" and kept["server_info"]["admin_api_key"] is None
     assert kept["server_info"]["internal_states"][0]["max_total_tokens"] == 5 and kept["completed"] == 3
-    assert bench.without_keys({"server_info": None}) == {"server_info": None}
 
 
 def unpacked(text: str) -> str:

@@ -165,11 +165,6 @@ def test_the_summary_is_of_the_last_start_and_of_no_slowness() -> None:
     assert action.summary({"findings": [finding(kind="benign")]}) == ""
 
 
-def test_gauges_of_the_engine() -> None:
-    text = 'sglang:num_running_reqs{model="m",tp_rank="0"} 8.0\nsglang:num_running_reqs{tp_rank="1"} 9.0\nother 5\n'
-    assert module.metrics(text) == {"running": 9.0}
-
-
 @pytest.mark.parametrize(
     ("watts", "metrics", "ids"),
     [

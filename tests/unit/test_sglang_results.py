@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.module_utils import sglang_results
+from ansible.module_utils import sglang_options, sglang_results
 
 LOADS = [
     {"concurrency": 1, "prompts": 4, "input_len": 64, "output_len": 16},
@@ -144,7 +144,7 @@ def test_secrets_are_blanked_at_every_depth() -> None:
         "rungs": [{"api-key": "***", "output_tokens": 5}],
         "token": "",
     }
-    assert sglang_results.blanked(given) == told
+    assert sglang_options.blanked(given) == told
 
 
 def test_files_of_a_load_lie_below_the_run(tmp_path: Path) -> None:

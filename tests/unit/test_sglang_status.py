@@ -397,22 +397,6 @@ def test_a_server_is_asked_past_any_proxy(monkeypatch: pytest.MonkeyPatch) -> No
     assert module.look_at_answers("")["ok"] is False and module.get("nonsense", 1)[0] == 0
 
 
-def test_metrics_of_ranks_and_replicas() -> None:
-    text = "".join(
-        f'sglang:{name}{{dp_rank="{dp}",model_name="x",tp_rank="{tp}"}} {value}\n'
-        for name, dp, tp, value in (
-            ("num_running_reqs", 0, 0, "4.0"),
-            ("num_running_reqs", 0, 1, "4.0"),
-            ("num_running_reqs", 1, 0, "2.0"),
-            ("token_usage", 0, 0, "0.25"),
-            ("token_usage", 1, 0, "5e-01"),
-            ("num_queue_reqs", 0, 0, "NaN"),
-        )
-    )
-    assert module.metrics(text) == {"running": 6.0, "token_usage": 0.5}
-    assert module.metrics("<html>") == {}
-
-
 def test_a_model_that_answers_under_another_name() -> None:
     assert module.model_answers(["Kimi"], "Kimi") == module.model_answers([], "Kimi") == []
     assert texts(module.model_answers(["Other"], "Kimi")) == "It answers as Other, expected Kimi."

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sglang_bench
+from ansible.module_utils import sglang_results
 
 from action_plugins import sglang_sweep
 
@@ -215,6 +217,22 @@ def test_a_sweep_that_was_cut_off_is_found_and_an_ended_one_is_not(tmp_path: Pat
     assert sglang_sweep.broken(tmp_path, wanted, now) == tmp_path / "1-sweep"
     assert sglang_sweep.broken(tmp_path, {**wanted, "digest": "abd"}, now) is None
     assert sglang_sweep.broken(tmp_path, wanted, now + 25 * 3600) is None
+
+
+def test_what_a_variant_was_measured_at_is_found_by_its_name(tmp_path: Path) -> None:
+    def kept(folder: str, **changes: Any) -> None:
+        sglang_results.save(tmp_path / folder, {"label": "a", "host": "gpu-node", **changes})
+
+    began = time.time() - 5
+    variant = {"name": "a", "began": began}
+    assert sglang_sweep.run_of(variant, "gpu-node", tmp_path) == ""
+    kept("1")
+    kept("2", label="b")
+    kept("3", host="other")
+    (tmp_path / "4").mkdir()
+    (tmp_path / "4/run.json").write_text("[]")
+    assert sglang_sweep.run_of(variant, "gpu-node", tmp_path) == "1"
+    assert sglang_sweep.run_of({**variant, "began": began + 60}, "gpu-node", tmp_path) == ""
 
 
 def test_a_winner_can_be_declared() -> None:
