@@ -21,6 +21,7 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils import sglang_options, sglang_results, sglang_runs
+from ansible.module_utils.sglang_rungs import number
 from ansible.module_utils.sglang_text import wrap
 
 SCHEMA = 1
@@ -193,10 +194,6 @@ def verdict(rows: list[dict[str, Any]], name: str) -> str:
     if min(first["best"]["n"], second["best"]["n"]) < 3:
         doubt += " With sglang_bench_repeats: 3 there would be a verdict."
     return f"The winner is {first['name']}, before {second['name']}. {doubt}"
-
-
-def number(value: float) -> str:
-    return f"{value:.1f}" if abs(value) < 1000 else f"{value:.0f}"
 
 
 def text(sweep: dict[str, Any], rows: list[dict[str, Any]]) -> str:

@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 
 import jsonschema
 import pytest
+from ansible.module_utils import sglang_charts, sglang_runs
 from ansible.module_utils import sglang_report as report
-from ansible.module_utils import sglang_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).parent / "data" / "runs"
@@ -391,7 +391,7 @@ def test_svg_is_well_formed_in_the_pages_colours_with_real_text(layout: str) -> 
 def test_png_is_of_double_resolution_and_small(layout: str) -> None:
     for chart in charts_of(layout):
         width, height = struct.unpack(">II", chart.png[16:24])
-        assert width == 4 * report.WIDTH and height >= 2 * report.HEIGHT
+        assert width == 4 * sglang_charts.WIDTH and height >= 2 * sglang_charts.HEIGHT
         assert len(chart.png) < 150_000
 
 
@@ -401,13 +401,13 @@ def test_charts_are_the_same_each_time() -> None:
 
 def test_loads_of_other_lengths_are_never_on_one_line() -> None:
     run = eight_cards()
-    axis, x = report.axis_of([report.rows(run)])
-    drawn = report.curves([report.rows(run)], ["x"], x)
+    axis, x = sglang_charts.axis_of([report.rows(run)])
+    drawn = sglang_charts.curves([report.rows(run)], ["x"], x)
     assert [(curve.label, [row.load["concurrency"] for row in curve.rows]) for curve in drawn] == [
         ("1024/256", [1, 8, 64, 256, 1024]),
         ("8192/1024", [1, 8, 64, 256, 1024]),
     ]
-    assert axis is report.CONCURRENCY
+    assert axis is sglang_charts.CONCURRENCY
     assert len({curve.colour for curve in drawn}) == 2
 
 
@@ -424,7 +424,7 @@ def test_a_trace_has_its_pace_and_a_curve_for_each_piece_of_it() -> None:
         "trace, at recorded times",
         "trace, at recorded times x 4",
     ]
-    labels = [curve.label for curve in report.curves([ladder], ["x"], "concurrency")]
+    labels = [curve.label for curve in sglang_charts.curves([ladder], ["x"], "concurrency")]
     assert len(set(labels)) == 3 and labels[2].endswith("900 requests")
     lines = list(csv.DictReader(io.StringIO(report.csv(run))))
     assert [(line["prompts"], line["trace_slowdown"]) for line in lines] == [
@@ -479,9 +479,9 @@ def test_a_ladder_of_rates_is_drawn_against_the_rate() -> None:
     run = sample(H200)
     for rung, rate in zip(run["rungs"], (1.0, 4.0, 16.0), strict=True):
         rung["load"].update(concurrency=256, request_rate=rate)
-    axis, x = report.axis_of([report.rows(run)])
-    assert (axis, x) == (report.RATE, "request_rate")
-    (curve,) = report.curves([report.rows(run)], ["x"], x)
+    axis, x = sglang_charts.axis_of([report.rows(run)])
+    assert (axis, x) == (sglang_charts.RATE, "request_rate")
+    (curve,) = sglang_charts.curves([report.rows(run)], ["x"], x)
     assert len(curve.rows) == 3
     assert "requests sent a second" in report.charts([run])[0].svg
     assert "req/s" in report.text(run)
@@ -612,7 +612,7 @@ def test_a_comparison_with_published_figures_is_shown(path: Path) -> None:
     assert "published figures" in report.comparison_markdown(c)
     # What is drawn is tested elsewhere; here it is that loads which state little have a curve and a name.
     ladders = [report.rows(run) for run in runs]
-    assert all(curve.label for curve in report.curves(ladders, ["A", "B"], report.axis_of(ladders)[1]))
+    assert all(curve.label for curve in sglang_charts.curves(ladders, ["A", "B"], sglang_charts.axis_of(ladders)[1]))
 
 
 def test_a_page_with_published_figures_is_made() -> None:
