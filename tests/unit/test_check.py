@@ -25,9 +25,11 @@ def test_molecules_recap_line() -> None:
 
 
 def test_counts_add_up_to_the_closing_line() -> None:
-    assert str(check.Count(1, 2, 3) + check.Count(1)) == "2 passed, 2 failed, 3 skipped"
+    both = check.Count(1, 2, 3, ["a"]) + check.Count(1, 1, names=["b"])
+    assert str(both) == "2 passed, 3 failed, 3 skipped"
+    assert both.names == ["a", "b"]
 
 
 def test_a_command_that_fails_is_a_failure(capsys: object) -> None:
-    assert check.run("no", [sys.executable, "-c", "raise SystemExit(3)"]) == check.Count(failed=1)
+    assert check.run("no", [sys.executable, "-c", "raise SystemExit(3)"]) == check.Count(failed=1, names=["no"])
     assert check.run("yes", [sys.executable, "-c", ""]) == check.Count(passed=1)
