@@ -11,11 +11,13 @@ short and JSON formats, and lines that Docker or Kubernetes put a prefix before 
 
 from __future__ import annotations
 
+import bisect
 import difflib
 import io
+import itertools
 import json
 import re
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from ansible.module_utils import sglang_log
 
@@ -84,26 +86,32 @@ def whole_word(literal: bytes) -> bytes:
     return max(inside, key=len, default=b"")
 
 
+def timeless(line: bytes) -> bytes:
+    """A line without journald's time and the engine's own: lines that differ in nothing else hold the same texts."""
+    if line[:2] == b"20":
+        line = line[line.find(b" ") + 1 :]
+    at = line.find(b"[20", 0, 200)
+    # "[2026-01-29 00:51:38 TP0] text"
+    return line[: at + 1] + line[at + 20 :] if at >= 0 and line[at + 14 : at + 15] == b":" else line
+
+
 class _Reader:
     """Position, stage and start while a log goes by."""
 
     def __init__(self, wanted: List[Signature]) -> None:
-        self.wanted = [
-            {
+        self.wanted = {
+            signature["id"]: {
                 **signature,
-                "literals": [text.encode() for text in signature["find"]],
-                "words": [whole_word(text.encode()) for text in signature["find"]],
                 "regex": re.compile(signature["match"]) if signature.get("match") else None,
                 "not": re.compile(signature["unless"]) if signature.get("unless") else None,
             }
             for signature in wanted
-        ]
+        }
+        texts = [(signature["id"], text.encode()) for signature in wanted for text in signature["find"]]
+        texts += [("", text) for text in [*STARTS, *STAGE_TEXTS]]
+        self.literals = [(name, text, whole_word(text)) for name, text in texts]
         self.hits: Dict[Tuple[int, str], Hit] = {}
-        self.looked: Dict[str, int] = {}
-        self.more: Dict[str, int] = {}  # lines of this piece that are counted only
         self.number = 0  # lines before this piece
-        self.numbers: List[int] = []  # of the lines of this piece that are looked at
-        self.counted = (0, 0)  # a place in this piece, and how many of those lines end before it
         self.bytes = 0
         self.start = 0
         self.engine_started = False
@@ -120,63 +128,52 @@ class _Reader:
         lines = data.split(b"\n")
         # What a busy server says all the time is most of a long log, and is left out before anything is looked for.
         decode, prefill, served = STEADY
-        self.numbers = [
-            number for number, line in enumerate(lines) if not (decode in line or prefill in line or served in line)
-        ]
-        whole, data = data, b"\n".join([lines[number] for number in self.numbers])
-        found: List[Tuple[int, Optional[Signature], bytes]] = []
-        self.looked.clear()
-        self.counted = (0, 0)
-        # Collecting a piece's words costs as much as a few searches, and spares most of them.
-        words = {b"", *WORD.findall(data)}
-        for signature in self.wanted:
-            for literal, word in zip(signature["literals"], signature["words"]):
-                if word in words:
-                    found += [(at, signature, literal) for at in self._lines_with(data, literal, signature["id"])]
-        for literal in [*STARTS, *STAGE_TEXTS]:
-            found += [(at, None, literal) for at in self._lines_with(data, literal, "")]
-        done = set()
-        for at, wanted, _ in sorted(found, key=lambda item: item[0]):
-            key = (at, wanted["id"] if wanted else "")
-            if key not in done:
-                done.add(key)
-                self._line(data, at, wanted)
-        for name, count in self.more.items():
+        said: Dict[bytes, List[int]] = {}
+        for number, line in enumerate(lines):
+            if not (decode in line or prefill in line or served in line):
+                said.setdefault(timeless(line), []).append(number)
+        # Ranks, and a server that starts again and again, say the same: it is searched once.
+        groups = list(said.values())
+        looked: List[Tuple[int, str, int]] = []  # number in the piece, rule (none for what a start says), group
+        more: Dict[str, int] = {}
+        for name, holding in self._holding(list(said)).items():
+            numbers = sorted((number, group) for group in holding for number in groups[group])
+            if name and len(numbers) > CLOSELY:
+                more[name] = len(numbers) - CLOSELY
+                del numbers[CLOSELY:]
+            looked += [(number, name, group) for number, group in numbers]
+        cleaned: Dict[int, Tuple[str, str, str]] = {}
+        for number, name, group in sorted(looked):
+            if group not in cleaned:
+                cleaned[group] = clean(lines[number])
+            text, rank, source = cleaned[group]
+            if name:
+                self._hit(self.wanted[name], text, rank, self.number + number + 1)
+            else:
+                self._event(text, source, self.number + number + 1)
+        for name, count in more.items():
             if (self.start, name) in self.hits:
                 self.hits[self.start, name]["count"] += count
-        self.more.clear()
-        self.number += whole.count(b"\n")
-        self.bytes += len(whole)
-        self.tail = (self.tail + whole)[-TAIL:]
+        self.number += data.count(b"\n")
+        self.bytes += len(data)
+        self.tail = (self.tail + data)[-TAIL:]
 
-    def _number(self, data: bytes, at: int) -> int:
-        """The number in the whole log of the line that begins at a place of this piece, not before the one asked for last."""
-        before, index = self.counted
-        self.counted = (at, index + data.count(b"\n", before, at))
-        return self.number + self.numbers[self.counted[1]] + 1
+    def _holding(self, texts: List[bytes]) -> Dict[str, Set[int]]:
+        """Which of the texts hold a literal of a rule, by its id; of "" those by which a start is followed."""
+        data = b"\n".join(texts)
+        ends = list(itertools.accumulate(len(text) + 1 for text in texts))
+        # Collecting the words costs as much as a few searches, and spares most of them.
+        words = {b"", *WORD.findall(data)}
+        held: Dict[str, Set[int]] = {}
+        for name, literal, word in self.literals:
+            at = data.find(literal) if word in words else -1
+            while at >= 0:
+                text = bisect.bisect_right(ends, at)
+                held.setdefault(name, set()).add(text)
+                at = data.find(literal, ends[text])
+        return held
 
-    def _lines_with(self, data: bytes, literal: bytes, name: str) -> Iterator[int]:
-        """Where lines that hold a literal begin; beyond CLOSELY lines of one rule they are only counted."""
-        at = data.find(literal)
-        while at >= 0:
-            begin = data.rfind(b"\n", 0, at) + 1
-            end = data.find(b"\n", at)
-            end = len(data) if end < 0 else end
-            if name:
-                self.looked[name] = self.looked.get(name, 0) + 1
-                if self.looked[name] > CLOSELY:
-                    self.more[name] = self.more.get(name, 0) + data.count(literal, at)
-                    return
-            yield begin
-            at = data.find(literal, end)
-
-    def _line(self, data: bytes, at: int, signature: Optional[Signature]) -> None:
-        end = data.find(b"\n", at)
-        raw = data[at : len(data) if end < 0 else end]
-        text, rank, source = clean(raw)
-        if signature is None:
-            self._event(text, source, self._number(data, at))
-            return
+    def _hit(self, signature: Signature, text: str, rank: str, number: int) -> None:
         if signature["not"] and signature["not"].search(text):
             return
         match = signature["regex"].search(text) if signature["regex"] else None
@@ -187,9 +184,8 @@ class _Reader:
         key = (self.start, signature["id"])
         if key in self.hits:
             self.hits[key]["count"] += 1
-            self.hits[key]["last"] = self._number(data, at)
+            self.hits[key]["last"] = number
             return
-        number = self._number(data, at)
         self.hits[key] = {
             "id": signature["id"],
             "line": sglang_log.shorten(text.strip()),
@@ -293,19 +289,18 @@ def scan(stream: Any, wanted: List[Signature], source: str = "log") -> Dict[str,
 
 def _counts(hit: Hit, reader: _Reader, tail: List[str]) -> bool:
     """Whether a hit has the number of lines, and the place in the log, that its signature asks for."""
-    signature = next(one for one in reader.wanted if one["id"] == hit["id"])
+    signature = reader.wanted[hit["id"]]
     if hit["count"] < signature.get("times", 1):
         return False
     if signature.get("last"):
         # A stage that was reached after it ends the silence.
         if hit["start"] != reader.start or reader.reached > hit["last"]:
             return False
-        literals = [literal.decode() for literal in signature["literals"]]
         after = tail[-max(0, reader.number - hit["last"]) :] if reader.number > hit["last"] else []
         others = [
             line
             for line in after
-            if line.strip() and "systemd[1]: " not in line and not any(text in line for text in literals)
+            if line.strip() and "systemd[1]: " not in line and not any(text in line for text in signature["find"])
         ]
         # What systemd says of a kill does not end it.
         return len(others) <= 2
