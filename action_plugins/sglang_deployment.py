@@ -24,6 +24,10 @@ def said(*argv: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
+# What is kept with who did it; git takes longer to look for changes than the rest of this.
+MARKED = ("begun", "committed")
+
+
 def started(pid: int) -> str:
     """What tells a process from a later one of its number, whatever becomes of the clock; empty when there is none."""
     try:
@@ -55,8 +59,8 @@ def commit() -> str:
     return found + ("+changes" if found and said("git", "status", "--porcelain", "-uno") else "")
 
 
-def operator() -> Dict[str, Any]:
-    """Who runs this playbook, from where, and from which commit. A task's worker is a child of the run."""
+def operator(with_commit: bool) -> Dict[str, Any]:
+    """Who runs this playbook, from where, and if asked for from which commit. A task's worker is a child of the run."""
     pid = os.getppid()
     return {
         "user": user(),
@@ -64,7 +68,7 @@ def operator() -> Dict[str, Any]:
         "machine": machine(),
         "pid": pid,
         "started": started(pid),
-        "commit": commit(),
+        "commit": commit() if with_commit else "",
     }
 
 
@@ -92,11 +96,14 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: Optional[str] = None, task_vars: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
         super().run(tmp, task_vars)
-        args = {**self._task.args, "by": operator()}
+        args = {**self._task.args, "by": operator(self._task.args.get("state") in MARKED)}
         result = self._module(args, task_vars)
         held = result.get("held") or {}
         if args.get("state") == "begun" and result.get("failed") and dead(held):
             result = self._module({**args, "break_lock": held["run"]}, task_vars)
+        if args.get("state") == "switched":
+            # Worked out once; the tasks that wait for this server, prove and commit it read it here.
+            result.update(unit=args.get("unit"), facts=args.get("facts", {}))
         for line in told(result, int(args.get("drain_timeout") or 0)):
             self._display.display(f"{(task_vars or {}).get('inventory_hostname', '')}: {line}")
         return result

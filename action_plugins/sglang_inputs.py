@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.common.yaml import yaml_load
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
@@ -24,16 +24,16 @@ def options(root: Path) -> dict[str, dict[str, Any]]:
     """All inputs of all roles, with their specs."""
     found: dict[str, dict[str, Any]] = {}
     for specs in root.glob("roles/*/meta/argument_specs.yml"):
-        for entry in yaml.safe_load(specs.read_text())["argument_specs"].values():
+        for entry in yaml_load(specs.read_text())["argument_specs"].values():
             found.update(entry.get("options") or {})
     return found
 
 
 def known_variables(root: Path) -> set[str]:
     """All inputs of all roles, what roles hand to each other, and the playbooks' own variables."""
-    names = set(options(root)) | set(yaml.safe_load((root / "playbooks/vars/names.yml").read_text()))
+    names = set(options(root)) | set(yaml_load((root / "playbooks/vars/names.yml").read_text()))
     for computed in root.glob("roles/*/vars/main.yml"):
-        names |= set(yaml.safe_load(computed.read_text()))
+        names |= set(yaml_load(computed.read_text()))
     return names
 
 
@@ -46,9 +46,15 @@ def named_alone(profile: str, groups: list[str], variables: dict[str, Any], root
     path = root / "group_vars" / f"{profile}.yml"
     if profile in groups or not path.is_file():
         return ""
-    if variables.get(TELLING) == yaml.safe_load(path.read_text()).get(TELLING):
+    if variables.get(TELLING) == yaml_load(path.read_text()).get(TELLING):
         return ""
     return f"sglang_profile says '{profile}', but its file is not in force ({TELLING} is another's). Pass it whole: -e @{path}"
+
+
+def wiring(root: Path) -> dict[str, Any]:
+    """What roles hand to each other in group_vars/gpu_nodes.yml, nobody's input: templates of what tasks have yet to find out."""
+    told = yaml_load((root / "group_vars/gpu_nodes.yml").read_text()) or {}
+    return {name: value for name, value in told.items() if "{{" in str(value)}
 
 
 def misspelt(names: Iterable[str], known: set[str]) -> list[str]:
@@ -133,9 +139,9 @@ class ActionModule(ActionBase):
 
     def _wrong_types(self, variables: dict[str, Any]) -> list[str]:
         """Roles check their inputs when their turn comes; a wrong one is said before the first of them has done anything."""
-        found = []
+        found, wired = [], wiring(ROOT)
         for name, spec in options(ROOT).items():
-            if name in variables:
+            if name in variables and variables[name] != wired.get(name):
                 try:
                     value = self._templar.template(variables[name])
                 except AnsibleError:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
-import yaml
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.common.yaml import yaml_load
 from ansible.plugins.action import ActionBase
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -97,7 +97,7 @@ VARIABLES = [
 
 
 def load(path: Path) -> Any:
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return yaml_load(path.read_text(encoding="utf-8"))
 
 
 def named(folder: str, name: str, variable: str) -> dict[str, Any]:
@@ -654,13 +654,14 @@ def fit_findings(found: dict[str, Any], fraction: Any) -> Iterator[dict[str, Any
 
 
 def rule_findings(
-    context: dict[str, Any], accepted: list[str], has_options: bool
+    context: dict[str, Any], accepted: list[str], has_options: bool, checked: bool
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What rules say, and what of it was accepted.
 
-    Without the engine's version, or the options that its parser has, rules that ask for them cannot be judged.
+    Without the engine's version, or the options that its parser has, rules that ask for them cannot be judged. `checked`: the rules
+    were loaded before in this run.
     """
-    rules = sglang_rules.load(str(ROOT / "rules"))
+    rules = sglang_rules.load(str(ROOT / "rules"), checked)
     unknown = [] if has_options else ["option(", "args.", "given."]
     unknown += [] if context["versions"].get("sglang") else ["versions."]
     rules = [
@@ -796,7 +797,7 @@ def judge(
     }
     accept = variables["gpu_preflight_accept"] or []
     accept = accept.split(",") if isinstance(accept, str) else accept
-    ruled, accepted = rule_findings(context, accept, bool(options or known.get("resolved")))
+    ruled, accepted = rule_findings(context, accept, bool(options or known.get("resolved")), checked=bool(answer))
     wrong = list(option_findings(args, options, where))
     sound = not any(found["severity"] == "error" for found in wrong)
     findings = [

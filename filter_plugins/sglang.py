@@ -25,6 +25,15 @@ def sglang_args(args: dict[str, Any], *overlays: dict[str, Any]) -> dict[str, An
         raise AnsibleFilterError(str(error)) from error
 
 
+def sglang_union(first: dict[str, Any], *later: dict[str, Any]) -> dict[str, Any]:
+    """Mappings as one, the last one winning.
+
+    As `combine`, which works out the values of each mapping several times, those of the mappings in them as often again: that was a
+    third of the controller's time in a deployment with nothing to change.
+    """
+    return {name: value for one in (first, *later) for name, value in one.items()}
+
+
 def sglang_argv(args: dict[str, Any]) -> list[str]:
     """Words of the command line."""
     try:
@@ -101,6 +110,7 @@ class FilterModule:
             "sglang_median": sglang_median,
             "sglang_patch_states": sglang_patch_states,
             "sglang_tuning_shapes": sglang_tuning_shapes,
+            "sglang_union": sglang_union,
             "sglang_unit_words": sglang_unit_words,
             "sglang_unit_environment": sglang_unit_environment,
         }

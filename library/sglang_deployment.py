@@ -74,6 +74,13 @@ options:
         and the supervisor on the node puts the last deployment back.
     type: int
     default: 600
+  read_ahead:
+    description:
+      - Whether V(switched), where it restarts, has the weights (C(*.safetensors) in the facts' C(model_path)) read into the page
+        cache beside drain, stop and the engine's own beginning. Not where memory has no room for all of them, or they are there.
+      - It is done by the transient unit C(<name>-read-ahead), which ends by itself.
+    type: bool
+    default: false
   keep:
     description: How many committed deployments are kept on record.
     type: int
@@ -166,6 +173,22 @@ times:
   description: Seconds, C(drain_s) (the front's gate closed until the last request ended) and C(stop_s) (stop and exec of the new).
   type: dict
   returned: when restarted by O(state=switched)
+front:
+  description: Whether the node has a front before this server, or something left of one. Its unit, configuration or keys.
+  type: bool
+  returned: always
+read_ahead:
+  description: C(started), C(why) (not), and in GiB C(weights), C(lacking) (of them in the page cache) and C(available) (memory).
+  type: dict
+  returned: when restarted by O(state=switched), with O(read_ahead)
+unit:
+  description: As given.
+  type: str
+  returned: by O(state=switched), from the action plugin
+facts:
+  description: As given.
+  type: dict
+  returned: by O(state=switched), from the action plugin
 cut_off:
   description: Workers of the front that still had requests when O(drain_timeout) was over.
   type: int
@@ -195,12 +218,14 @@ others:
 """
 
 import contextlib
+import errno
 import fcntl
 import glob
 import hashlib
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Iterable
 
@@ -209,6 +234,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sglang_node import HEADER, Record, read_text, run_of, whole, write
 
 PLACEHOLDER = "@DEPLOYMENT@"
+# Where the role keeps what stands beside the servers.
+SETTINGS = "/etc/sglang"
 # Folders beside those of the servers.
 RESERVED = ("models", "pristine")
 PROPERTIES = (
@@ -223,6 +250,25 @@ PROPERTIES = (
 )
 # What a run may need beside drain, stop, start and proof; then the supervisor takes it for dead.
 MARGIN_SECONDS = 120
+# Of the memory that is available, what weights may fill.
+ROOM = 0.8
+# Reads files into the page cache, eight at once as the engine's loader does. Plainly: of posix_fadvise(WILLNEED) the kernel takes
+# some megabytes at a time and drops the rest without a word.
+READER = """
+import concurrent.futures, os, sys
+
+def read(path):
+    buffer = bytearray(4 << 20)
+    with open(path, "rb", 0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        while file.readinto(buffer):
+            pass
+
+with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    list(pool.map(read, sys.argv[1:]))
+"""
+# Seconds after which whatever still reads is of no use.
+LONGEST_READ = 900
 # The engine's own end once it is told to stop, as the unit's TimeoutStopSec has it beside the drain.
 END_SECONDS = 30
 
@@ -278,6 +324,25 @@ def needed(releases: str, texts: Iterable[str]) -> set[str]:
     """Names of the releases that are named in texts: manifests, units, command lines."""
     pattern = re.compile(re.escape(releases.rstrip("/")) + r"/([^/\s\"'\0:]+)")
     return {name for text in texts for name in pattern.findall(text)}
+
+
+def lacking(fincore: str, sizes: list[int]) -> int:
+    """Bytes of files that the page cache lacks, by `fincore --bytes --output RES`; all of them where it does not tell."""
+    resident = [int(word) for word in fincore.split() if word.isdigit()]
+    if len(resident) != len(sizes):
+        return sum(sizes)
+    return sum(max(0, size - there) for size, there in zip(sizes, resident))
+
+
+def why_not(weights: int, missing: int, available: int) -> str:
+    """Why weights are not read ahead, from bytes; empty when they are to be."""
+    if not weights:
+        return "the model's folder has no safetensors files"
+    if not missing:
+        return "they are in memory"
+    if weights > ROOM * available:
+        return f"memory has no room: {available / 2**30:.1f} GiB are available, and {1 - ROOM:.0%} of it stay free"
+    return ""
 
 
 def diff(before: str, after: str, path: str) -> dict:
@@ -360,6 +425,12 @@ class Server:
 
     def differs(self, entry_unit: str, digest: str) -> list[str]:
         return plan(entry_unit, digest, self.on_disk, self.running, self.beside())
+
+    def of_a_front(self) -> list[str]:
+        return [
+            os.path.join(node.UNITS, node.front(self.name)),
+            *(os.path.join(SETTINGS, self.name, name) for name in ("front.conf", "keys.conf")),
+        ]
 
     # --- the lock
 
@@ -481,6 +552,8 @@ class Server:
                 drain, after = self.params["drain_timeout"], self.start_timeout() + self.params["proof_timeout"]
                 # First the record: a run that is killed from here on is known to have been under way.
                 self.under_way(2 * drain + END_SECONDS)
+                if self.params["read_ahead"]:
+                    result["read_ahead"] = self.read_ahead()
                 drained = node.drain(self.record, drain) if node.front_runs(self.name) else (0.0, 0)
                 aside = self.set_aside()
                 if aside:
@@ -500,6 +573,30 @@ class Server:
         if self.on_disk != self.wanted:
             result["diff"] = diff(self.on_disk, self.wanted, self.unit_path)
         return result
+
+    def read_ahead(self) -> dict:
+        """Begin to read the weights that the new server will load. What stands against it is told, not raised: it only helps."""
+        folder = glob.escape(self.params["facts"].get("model_path") or "")
+        paths = sorted(glob.glob(os.path.join(folder, "*.safetensors")))
+        sizes = [os.path.getsize(path) for path in paths]
+        # util-linux's. Not every file system tells by preadv2(RWF_NOWAIT): overlayfs does not.
+        argv = ["fincore", "--bytes", "--noheadings", "--output", "RES", *paths]
+        out = self.module.run_command(argv)[1] if shutil.which("fincore") else ""
+        weights, missing = sum(sizes), lacking(out, sizes)
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", read_text("/proc/meminfo"), re.M)
+        available = int(found[1]) << 10 if found else 0
+        why = why_not(weights, missing, available)
+        if not why:
+            unit = f"{self.name}-read-ahead"
+            node.systemctl("stop", f"{unit}.service")  # of a run before, for other weights perhaps
+            properties = ["Nice=19", f"RuntimeMaxSec={LONGEST_READ}", "ProtectSystem=strict", "PrivateNetwork=yes"]
+            words = ["--quiet", "--collect", f"--unit={unit}", *(f"--property={one}" for one in properties)]
+            # On one line: systemd writes the unit to a file, and a line break would end its command.
+            program = [sys.executable, "-I", "-c", f"exec({READER!r})"]
+            code, _, err = self.module.run_command(["systemd-run", *words, *program, *paths])
+            why = f"systemd-run failed: {err.strip()}" if code else ""
+        told = {"weights": weights, "lacking": missing, "available": available}
+        return {"started": not why, "why": why, **{name: round(size / 2**30, 2) for name, size in told.items()}}
 
     def committed(self) -> dict:
         self.hold()
@@ -668,7 +765,13 @@ class Server:
             if held and not node.forsaken(held, node.boot(), node.uptime(), self.params["lock_timeout"]):
                 return []
         collected = []
-        with open(os.path.join(releases, ".lock"), "w", encoding="utf-8") as stream:
+        try:
+            lock = open(os.path.join(releases, ".lock"), "w", encoding="utf-8")  # noqa: SIM115 (closed below)
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                return []  # shared by a node that builds them, and collects them
+            raise
+        with lock as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -707,6 +810,7 @@ def main() -> None:
             "reason": {"type": "str", "default": ""},
             "drain_timeout": {"type": "int", "default": 300},
             "proof_timeout": {"type": "int", "default": 600},
+            "read_ahead": {"type": "bool", "default": False},
             "keep": {"type": "int", "default": 10},
             "releases": {"type": "path"},
             "lock_timeout": {"type": "int", "default": 7200},
@@ -736,6 +840,7 @@ def main() -> None:
         digest=server.digest,
         running=server.running,
         committed=told(server.last),
+        front=any(os.path.lexists(path) for path in server.of_a_front()),
         **{"changed": False, "restarted": False, **result},
     )
 

@@ -58,6 +58,10 @@ bytes:
   description: Size of all safetensors files in bytes.
   type: int
   returned: when the model is there
+user_exists:
+  description: Whether the node has O(user).
+  type: bool
+  returned: when the model is there
 problems:
   description: What is wrong with the folder, before anything was made.
   type: list
@@ -163,6 +167,13 @@ def may_read(mode: int, owner: int, group: int, uid: int, gids: set[int]) -> boo
     return uid == 0 or (mode >> shift) & need == need
 
 
+def exists(user: str | None) -> bool:
+    try:
+        return bool(user and pwd.getpwnam(user))
+    except KeyError:
+        return False
+
+
 def unreadable(path: str, user: str) -> list[str]:
     """Entries of the folder, and folders above it, that the user cannot read."""
     try:
@@ -260,7 +271,7 @@ def main() -> None:
         module.fail_json(
             msg=f"{'; '.join(shut[:5])}. Give read access (chmod -R a+rX), or the loader calls the files missing."
         )
-    module.exit_json(changed=changed, problems=before, **describe(path))
+    module.exit_json(changed=changed, problems=before, user_exists=exists(user), **describe(path))
 
 
 if __name__ == "__main__":

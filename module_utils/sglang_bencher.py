@@ -568,9 +568,7 @@ class Gpus(threading.Thread):
             self.process.kill()
         self.join(1.0)
         if hung:
-            self.why = "nvidia-smi hangs: " + (
-                "it said nothing" if read_at is None else "it fell silent in between"
-            )
+            self.why = "nvidia-smi hangs: " + ("it said nothing" if read_at is None else "it fell silent in between")
         if self.why:
             return [f"GPUs: {self.why}"]
         if not self.latest:

@@ -27,6 +27,7 @@ HANDED_ON = {
     "sglang_env_release",
     "sglang_env_release_python",
     "sglang_env_site_packages",
+    "sglang_model_user_exists",
     "sglang_server_answer",
     "sglang_server_away",
     "sglang_server_change",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -115,6 +116,7 @@ class Host:
         self.pid = 0
         for name in ("UNITS", "RUN"):
             monkeypatch.setattr(node, name, str(tmp_path / name.lower()))
+        monkeypatch.setattr(module, "SETTINGS", str(tmp_path / "etc"))
         monkeypatch.setattr(node, "systemctl", self.systemctl)
         monkeypatch.setattr(module.Server, "verify", lambda *_args: None)
         self.monkeypatch = monkeypatch
@@ -339,7 +341,7 @@ def test_a_lock_that_is_cut_or_of_another_boot_is_taken_over(host: Host, text: s
 
 
 def test_a_dead_run_of_this_controller_is_known_by_its_process() -> None:
-    mine = action.operator()
+    mine = action.operator(True)
     assert mine["pid"] == os.getppid() and mine["started"].isdigit() and mine["host"] and mine["machine"]
     assert not action.dead({"by": mine})
     assert action.dead({"by": {**mine, "started": "1"}})
@@ -380,3 +382,95 @@ def test_somebody_elses_unit_is_refused_before_anything_is_built(host: Host) -> 
         refused = host.run(state, unit=UNIT, facts=FACTS, by=BY)
         assert refused["failed"] and "was not written by this project" in refused["msg"]
     assert not node.Record(str(host.root), "sglang").lock()
+
+
+def test_a_front_or_what_is_left_of_one_is_seen(host: Host, tmp_path: Path) -> None:
+    assert host.run("begun", by=BY)["front"] is False
+    keys = tmp_path / "etc/sglang/keys.conf"
+    keys.parent.mkdir(parents=True)
+    keys.touch()
+    assert host.run("begun", by=BY)["front"] is True
+    keys.unlink()
+    assert host.run("begun", by=BY)["front"] is False
+    (tmp_path / "units").mkdir(exist_ok=True)
+    (tmp_path / "units/sglang-front.service").symlink_to("/dev/null")
+    assert host.run("begun", by=BY)["front"] is True
+
+
+# --- weights in the page cache ----------------------------------------------------------------------------------------
+
+
+def test_weights_are_read_where_memory_has_room_for_them() -> None:
+    gib = 1 << 30
+    assert module.why_not(0, 0, 9 * gib) == "the model's folder has no safetensors files"
+    assert module.why_not(400 * gib, 0, 9 * gib) == "they are in memory"
+    assert module.why_not(400 * gib, gib, 500 * gib) == ""
+    assert "450.0 GiB are available" in module.why_not(400 * gib, gib, 450 * gib)
+
+
+def resident(path: Path) -> str:
+    argv = ["fincore", "--bytes", "--noheadings", "--output", "RES", str(path)]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_page_cache_is_looked_at_and_filled(tmp_path: Path) -> None:
+    """The program that a node runs, and util-linux's fincore, on a file whose pages were dropped."""
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(os.urandom(40 << 20))
+    size = path.stat().st_size
+    assert module.lacking(resident(path), [size]) == 0
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if module.lacking(resident(path), [size]) == 0:
+        pytest.skip("pages of this file system cannot be dropped: it is memory itself")
+    subprocess.run([sys.executable, "-I", "-c", f"exec({module.READER!r})", str(path)], check=True)
+    assert module.lacking(resident(path), [size]) == 0
+
+
+def test_where_nobody_tells_all_is_lacking() -> None:
+    assert module.lacking("", [5, 7]) == 12
+    assert module.lacking("4096\n", [5, 7]) == 12
+    assert module.lacking("4096\n0\n", [5, 7]) == 7
+
+
+def test_weights_are_read_beside_the_switch(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    path = tmp_path / "model/a.safetensors"
+    path.write_bytes(os.urandom(1 << 20))
+    said: list[list[str]] = []
+    answer = (0, "", "")
+
+    def command(_self: Any, argv: list[str], **_rest: Any) -> tuple[int, str, str]:
+        said.append(argv)
+        return answer if argv[0] == "systemd-run" else (127, "", "no fincore")
+
+    monkeypatch.setattr(module.AnsibleModule, "run_command", command)
+    facts = {**FACTS, "model_path": str(tmp_path / "model")}
+    told = host.run("switched", unit=UNIT, facts=facts, read_ahead=True)["read_ahead"]
+    assert told["started"] and not told["why"] and told["available"] > 0
+    assert said[1][0] == "systemd-run" and "--unit=sglang-read-ahead" in said[1] and said[1][-1] == str(path)
+    assert not any("\n" in word for word in said[1])
+    answer = (1, "", "no bus\n")
+    told = host.run("switched", unit=UNIT + "# other\n", facts=facts, read_ahead=True)["read_ahead"]
+    assert not told["started"] and told["why"] == "systemd-run failed: no bus"
+    assert "read_ahead" not in host.run("switched", unit=UNIT + "# third\n", facts=facts)
+    nothing = host.run("switched", unit=UNIT + "# last\n", facts=FACTS, read_ahead=True)
+    assert nothing["restarted"] and nothing["read_ahead"]["why"] == "the model's folder has no safetensors files"
+
+
+def test_releases_that_are_shared_read_only_are_left_to_who_builds_them(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (host.releases / "old-1").mkdir(parents=True)
+
+    def read_only(path: Any, *rest: Any, **more: Any) -> Any:
+        if str(path) == str(host.releases / ".lock"):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+        return open(path, *rest, **more)
+
+    monkeypatch.setattr(module, "open", read_only, raising=False)
+    switched = host.run("switched", unit=UNIT, facts=FACTS)
+    host.runs(switched["digest"])
+    assert host.run("committed", unit=UNIT, facts=FACTS, releases=str(host.releases))["collected"] == []
+    assert (host.releases / "old-1").is_dir()

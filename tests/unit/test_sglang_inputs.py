@@ -66,3 +66,12 @@ def test_variants() -> None:
     assert problem("autotune_off", ["glm5", "glm52"], "glm52", known) == ""
     assert "made for glm5, glm52, not for cpu_demo" in problem("autotune_off", ["glm5", "glm52"], "cpu_demo", known)
     assert "did you mean autotune_off?" in problem("autotune_of", ["glm52"], "glm52", known)
+
+
+def test_what_roles_hand_to_each_other_is_no_input() -> None:
+    """The wiring's own templates are left alone; what somebody writes beside or instead of them is looked at."""
+    wired = sglang_inputs.wiring(sglang_inputs.ROOT)
+    assert wired["sglang_model_python"] == "{{ sglang_env_release_python }}"
+    assert all("{{" in str(value) for value in wired.values())
+    known = sglang_inputs.options(sglang_inputs.ROOT)
+    assert set(wired) <= set(known), "a wired variable that is no role's input"
