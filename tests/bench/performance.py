@@ -474,9 +474,9 @@ def weights(bench: Bench) -> list[Row]:
         ),
         Row(
             f"the engine's loader with a thread a shard, against one thread, from a cold page cache (n={turns()} in turns)",
-            "the profile's is the faster",
+            "known",
             f"{c:.1f} s against {o:.1f} s",
-            c <= o * 1.1,
+            None,
         ),
     ]
 
