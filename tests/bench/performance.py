@@ -592,10 +592,10 @@ def measure(bench: Bench) -> list[Row]:
     return [
         Row("`bench.yml` against `bench_serving` by hand: output throughput", "no difference", text, met),
         Row(
-            "a rung's own time beside its load",
+            "a rung's time beyond the client's own (its imports, warm-up and load)",
             "less than 5 s",
-            f"{beside:.1f} s, where the client by hand takes {client:.1f} s beside it (imports, warm-up)",
-            beside < 5,
+            f"{max(0.0, beside - client):.1f} s; beside its load a rung takes {beside:.1f} s, the client by hand {client:.1f} s",
+            beside - client < 5,
         ),
     ]
 
@@ -677,6 +677,9 @@ def from_journal(host: Host, path: Path) -> list[Row]:
     """The same text as the journal of a unit, read by the module that a deployment runs."""
     with path.open("rb") as file:
         subprocess.run([*host.ssh, "cat > /var/tmp/long.log"], stdin=file, check=True)
+    # Test hosts keep their journal in memory, which has no room for this, and it comes faster than a server says it.
+    host.write("/etc/systemd/journald.conf.d/bench.conf", "[Journal]\nStorage=persistent\nRateLimitIntervalSec=0")
+    host.do("mkdir -p /var/log/journal && systemctl restart systemd-journald && journalctl --flush")
     host.do(
         "systemctl reset-failed long 2>/dev/null; systemd-run --quiet --unit=long --property=LogRateLimitIntervalSec=0 "
         "--remain-after-exit sh -c 'cat /var/tmp/long.log' && "
@@ -686,6 +689,7 @@ def from_journal(host: Host, path: Path) -> list[Row]:
     told = asked(host, "sglang_evidence", unit="long.service")
     host.do("systemctl stop long; rm -f /var/tmp/long.log; journalctl --rotate --vacuum-size=50M 2>/dev/null; true")
     read = told["log"]["bytes"] / 2**20
+    check(read > 150, f"the journal gave {read:.0f} MB of 200: it was cut")
     return [
         Row(
             f"evidence: {read:.0f} MB of a host's journal, journalctl's own time included",
