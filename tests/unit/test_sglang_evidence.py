@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import time
 import tracemalloc
@@ -535,8 +536,27 @@ def test_accept_wants_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_journal_is_asked_for_whole_lines() -> None:
-    command = module.journal("abc")
-    assert "--all" in command and command[-3:] == ["_SYSTEMD_INVOCATION_ID=abc", "+", "INVOCATION_ID=abc"]
+    command = module.journal("_SYSTEMD_INVOCATION_ID", "abc")
+    assert "--all" in command and command[-1] == "_SYSTEMD_INVOCATION_ID=abc"
+
+
+def test_two_streams_are_one() -> None:
+    both = module.Both(io.BytesIO(b"systemd's\n"), io.BytesIO(b"the server's\nlast"))
+    assert b"".join(iter(lambda: both.read(8), b"")) == b"systemd's\nthe server's\nlast"
+
+
+def test_a_journal_is_read_with_what_systemd_said_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A stand-in for journalctl: it prints what it is asked for."""
+    program = tmp_path / "journalctl"
+    program.write_text(
+        "#!/bin/sh\nfor word; do :; done\ncase $word in\n"
+        "INVOCATION_ID=*) echo '2026-11-30T10:00:00+0000 n systemd[1]: Starting sglang.service';;\n"
+        "*) echo '2026-11-30T10:00:01+0000 n python[7]: [2026-11-30 10:00:01] The server is fired up and ready to roll!';;\nesac\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    told = log.judge(module.from_journal("abc"), log.Known())
+    assert (told["log"]["lines"], told["log"]["starts"], told["log"]["ready"]) == (2, 1, True)
 
 
 def test_autotuning_accepted_by_its_name_whatever_it_is() -> None:
