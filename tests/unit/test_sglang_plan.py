@@ -710,7 +710,7 @@ def test_a_profile_for_a_card_is_on_record_and_fits(profile: str, variant: str) 
 
 def comments(path: Path) -> dict[str, str]:
     """Key and comment of each indented line of a file of variables."""
-    return dict(re.findall(r"^  ([\w-]+): [^{\[\n]*? # (.+)$", path.read_text(encoding="utf-8"), re.M))
+    return dict(re.findall(r"^  ([\w-]+): (?:'[^'\n]*'|[^{\[\n]*?) # (.+)$", path.read_text(encoding="utf-8"), re.M))
 
 
 @pytest.mark.parametrize(("profile", "variant"), ALL)
