@@ -178,7 +178,9 @@ front:
   type: bool
   returned: always
 read_ahead:
-  description: C(started), C(why) (not), and in GiB C(weights), C(lacking) (of them in the page cache) and C(available) (memory).
+  description:
+    - C(started), C(why) (not), and in GiB C(weights), C(lacking) (of them in the page cache) and C(available) (memory), unless the
+      weights cannot be read.
   type: dict
   returned: when restarted by O(state=switched), with O(read_ahead)
 unit:
@@ -578,7 +580,11 @@ class Server:
         """Begin to read the weights that the new server will load. What stands against it is told, not raised: it only helps."""
         folder = glob.escape(self.params["facts"].get("model_path") or "")
         paths = sorted(glob.glob(os.path.join(folder, "*.safetensors")))
-        sizes = [os.path.getsize(path) for path in paths]
+        try:
+            sizes = [os.path.getsize(path) for path in paths]
+        except OSError as error:
+            # The deployment's own look at the model refuses it, where it matters; a rollback's weights may be gone since.
+            return {"started": False, "why": f"{error.filename} cannot be read: {error.strerror}"}
         # util-linux's. Not every file system tells by preadv2(RWF_NOWAIT): overlayfs does not.
         argv = ["fincore", "--bytes", "--noheadings", "--output", "RES", *paths]
         out = self.module.run_command(argv)[1] if shutil.which("fincore") else ""

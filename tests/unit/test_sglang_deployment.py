@@ -455,6 +455,10 @@ def test_weights_are_read_beside_the_switch(host: Host, tmp_path: Path, monkeypa
     told = host.run("switched", unit=UNIT + "# other\n", facts=facts, read_ahead=True)["read_ahead"]
     assert not told["started"] and told["why"] == "systemd-run failed: no bus"
     assert "read_ahead" not in host.run("switched", unit=UNIT + "# third\n", facts=facts)
+    path.unlink()
+    path.symlink_to(tmp_path / "gone")
+    dangling = host.run("switched", unit=UNIT + "# fourth\n", facts=facts, read_ahead=True)
+    assert dangling["restarted"] and f"{path} cannot be read" in dangling["read_ahead"]["why"]
     nothing = host.run("switched", unit=UNIT + "# last\n", facts=FACTS, read_ahead=True)
     assert nothing["restarted"] and nothing["read_ahead"]["why"] == "the model's folder has no safetensors files"
 
