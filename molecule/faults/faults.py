@@ -20,12 +20,10 @@ import datetime
 import http.client
 import json
 import os
-import queue
 import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -38,6 +36,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "shared"))
 
 from hosts import Host, Play, Wrong, check
+from traffic import Traffic, ask
 
 HOST = "gpu-node"
 STATE = "/var/lib/sglang/sglang"
@@ -85,16 +84,6 @@ class Node(Host):
     def answers(self) -> bool:
         return ask(self, tokens=4).kind == "answered"
 
-    def wait(self, true: Callable[[], Any], what: str, timeout: float = 120) -> float:
-        """Seconds until something is true."""
-        began = time.monotonic()
-        while time.monotonic() - began < timeout:
-            with contextlib.suppress(subprocess.TimeoutExpired, Wrong, ValueError):
-                if true():
-                    return time.monotonic() - began
-            time.sleep(0.3)
-        raise Wrong(f"after {timeout:.0f} s it is not so that {what}")
-
     def serving(self, timeout: float = 120) -> float:
         return self.wait(self.answers, "the front answers", timeout)
 
@@ -123,107 +112,6 @@ class Node(Host):
         """Variables of one whose engine has a fault (molecule/faults/injector/sitecustomize.py)."""
         environment = {"PYTHONPATH": "/srv/injector", "SGLANG_TEST_FAULT": name}
         return {**self.other(), "sglang_server_environment_overlay": environment}
-
-
-# --- the clients ------------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class Answer:
-    """What became of one request: answered, refused (told to come back), unreachable (nobody listened), or lost."""
-
-    kind: str
-    at: float
-    detail: str = ""
-
-
-def ask(node: Node, tokens: int, stream: bool = False, timeout: float = 90, key: str = "") -> Answer:
-    """One request through the front, on a connection of its own."""
-    body = {"text": "def add(a, b):", "stream": stream}
-    body["sampling_params"] = {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True}
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key or node.keys[0]}"}
-    taken = False
-    connection = http.client.HTTPConnection(node.address, node.port, timeout=timeout)
-    try:
-        try:
-            connection.connect()
-        except OSError as error:
-            return Answer("unreachable", time.monotonic(), str(error))
-        connection.request("POST", "/generate", json.dumps(body), headers)
-        taken = True
-        reply = connection.getresponse()
-        text = reply.read().decode(errors="replace")
-        if reply.status == 503 and reply.getheader("Retry-After"):
-            return Answer("refused", time.monotonic())
-        if reply.status != 200:
-            return Answer("lost", time.monotonic(), f"HTTP {reply.status}: {text[:200]}")
-        last = [line[6:] for line in text.splitlines() if line.startswith("data: {")][-1:] if stream else [text]
-        counted = json.loads(last[0])["meta_info"]["completion_tokens"] if last else 0
-        whole = counted == tokens and (not stream or "data: [DONE]" in text)
-        return Answer("answered" if whole else "lost", time.monotonic(), f"{counted} of {tokens} tokens")
-    except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
-        return Answer("lost" if taken else "unreachable", time.monotonic(), repr(error)[:200])
-    finally:
-        connection.close()
-
-
-class Traffic:
-    """Clients beside a case: a short request a second, and long streams with a pause between two, as the cores are few.
-
-    `busy` clients have a stream under way at all times.
-    """
-
-    def __init__(self, node: Node, busy: bool = False) -> None:
-        self.node = node
-        self.pause = 0.0 if busy else 3.0
-        self.answers: queue.Queue[tuple[str, Answer]] = queue.Queue()
-        self.stop = threading.Event()
-        self.threads: list[threading.Thread] = []
-        self.began = time.monotonic()
-
-    def __enter__(self) -> Traffic:
-        for work in (self._short, self._long):
-            thread = threading.Thread(target=work, daemon=True)
-            thread.start()
-            self.threads.append(thread)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.stop.set()
-        for thread in self.threads:
-            thread.join(100)
-
-    def _short(self) -> None:
-        asked = []
-        while not self.stop.wait(1.0):
-            thread = threading.Thread(target=self._note, args=("short", 4, False), daemon=True)
-            thread.start()
-            asked.append(thread)
-        for thread in asked:
-            thread.join(100)
-
-    def _long(self) -> None:
-        while not self.stop.wait(self.pause):
-            if self._note("long", 200, True).kind != "answered":
-                self.stop.wait(0.5)
-
-    def _note(self, name: str, tokens: int, stream: bool) -> Answer:
-        answer = ask(self.node, tokens, stream)
-        self.answers.put((name, answer))
-        return answer
-
-    def result(self) -> dict[str, Any]:
-        """Counts, and the longest time without an answer."""
-        found = list(self.answers.queue)
-        times = sorted(a.at for _, a in found if a.kind == "answered")
-        points = [self.began, *times]
-        gaps = [later - earlier for earlier, later in zip(points, points[1:])]
-        count = {kind: sum(a.kind == kind for _, a in found) for kind in ("answered", "refused", "unreachable", "lost")}
-        return {
-            **count,
-            "gap_s": max(gaps, default=0.0),
-            "details": [a.detail for _, a in found if a.kind == "lost"][:5],
-        }
 
 
 # --- cases ------------------------------------------------------------------------------------------------------------

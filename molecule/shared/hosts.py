@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,16 @@ class Host:
 
     def write(self, path: str, text: str) -> None:
         self.do(f"mkdir -p {os.path.dirname(path)}; cat > {path} <<'END_OF_TEXT'\n{text}\nEND_OF_TEXT")
+
+    def wait(self, true: Callable[[], Any], what: str, timeout: float = 120) -> float:
+        """Seconds until something is true."""
+        began = time.monotonic()
+        while time.monotonic() - began < timeout:
+            with contextlib.suppress(subprocess.TimeoutExpired, Wrong, ValueError):
+                if true():
+                    return time.monotonic() - began
+            time.sleep(0.3)
+        raise Wrong(f"after {timeout:.0f} s it is not so that {what}")
 
     def testhosts(self, *words: str) -> None:
         subprocess.run([sys.executable, str(ROOT / "tools/testhosts"), *words], check=True, capture_output=True)
