@@ -34,7 +34,7 @@ options:
       - V(committed) records that the deployment which runs was proved, forgets what is beyond O(keep), and removes releases below
         O(releases) that no deployment on record and no process needs.
       - V(restored) puts the last committed deployment back and restarts it; where there is none, stops and removes the unit.
-      - V(ended) gives the lock back, if it is this run's.
+      - V(ended) gives the lock back, if it is this run's. V(committed) does so too with O(ends).
       - V(absent) stops the server and removes its unit, its record and its home, and releases that nothing else needs.
     type: str
     choices: [begun, inspected, switched, committed, restored, ended, absent]
@@ -88,6 +88,10 @@ options:
   releases:
     description: Folder of the releases, for V(committed) and V(absent) to collect what nothing needs. Without it nothing is.
     type: path
+  ends:
+    description: Whether V(committed) ends the run, so that it gives the lock back as well. A commit that fails does not.
+    type: bool
+    default: false
   lock_timeout:
     description: Seconds without a sign of life after which a run that holds the lock is taken for dead.
     type: int
@@ -634,6 +638,9 @@ class Server:
         if not self.dry:
             node.open_gate(self.record)
             result["collected"] = self.collect()
+        if self.params["ends"]:
+            self.ended()
+            result["ended"] = True
         return result
 
     def restored(self) -> dict:
@@ -819,6 +826,7 @@ def main() -> None:
             "read_ahead": {"type": "bool", "default": False},
             "keep": {"type": "int", "default": 10},
             "releases": {"type": "path"},
+            "ends": {"type": "bool", "default": False},
             "lock_timeout": {"type": "int", "default": 7200},
             "break_lock": {"type": "str", "default": ""},
             "locked": {"type": "bool", "default": False},

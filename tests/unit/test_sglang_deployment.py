@@ -322,6 +322,19 @@ def test_a_second_operator_is_kept_out(host: Host) -> None:
     assert not host.run("begun", by={**BY, "pid": 8}).get("failed")
 
 
+def test_a_commit_that_ends_the_run_gives_the_lock_back(host: Host) -> None:
+    held = Path(node.Record(str(host.root), "sglang").lock_file)
+    host.run("begun", by=BY)
+    switched = host.run("switched", unit=UNIT, facts=FACTS, by=BY, locked=True)
+    host.runs("of another process")
+    assert host.run("committed", unit=UNIT, facts=FACTS, by=BY, locked=True, ends=True)["failed"] and held.exists()
+    host.runs(switched["digest"])
+    assert host.run("committed", check=True, unit=UNIT, facts=FACTS, by=BY, ends=True)["ended"] and held.exists()
+    assert "ended" not in host.run("committed", unit=UNIT, facts=FACTS, by=BY, locked=True) and held.exists()
+    assert host.run("committed", unit=UNIT, facts=FACTS, by=BY, locked=True, ends=True)["ended"] and not held.exists()
+    assert node.Record(str(host.root), "sglang").ids() == ["000001"]
+
+
 def test_a_lock_is_broken_on_demand_and_its_run_stops(host: Host) -> None:
     host.run("begun", by=BY)
     taken = host.run("begun", by={**BY, "user": "ben", "pid": 8}, break_lock="any")
