@@ -55,6 +55,10 @@ options:
         description: Leave a file that is there as it is. Others write it, and the unit only needs one at first.
         type: bool
         default: false
+      loaded:
+        description: Whether the unit reads the file. A change of one that it does not read is written, and loads nothing.
+        type: bool
+        default: true
       mode:
         description: Permissions, octal.
         type: str
@@ -103,6 +107,13 @@ options:
     description: TCP ports that the unit must hold, a few seconds after its start at the latest.
     type: list
     elements: int
+    default: []
+  prove:
+    description:
+      - Command, run as root, that tells whether the unit does its work once it was started, restarted or reloaded. When it ends with
+        another status than 0 the old files come back, as after a failed start; what it wrote last is the error.
+    type: list
+    elements: str
     default: []
 author: [the sglang-rtxpro authors]
 attributes:
@@ -185,6 +196,7 @@ SPEC: Dict[str, Any] = {
             "path": {"type": "path", "required": True},
             "content": {"type": "str", "default": ""},
             "keep": {"type": "bool", "default": False},
+            "loaded": {"type": "bool", "default": True},
             "mode": {"type": "str", "default": "0644"},
         },
     },
@@ -197,6 +209,7 @@ SPEC: Dict[str, Any] = {
     "user": {"type": "str"},
     "reload": {"type": "bool", "default": True},
     "listens": {"type": "list", "elements": "int", "default": []},
+    "prove": {"type": "list", "elements": "str", "default": []},
 }
 ETC = "/etc/sglang"
 OWNER = GROUP = 0  # root, of every file and of a key file
@@ -223,7 +236,7 @@ class File(NamedTuple):
     text: str
     mode: int
     gid: int
-    kind: str = "file"  # file, secret or unit
+    kind: str = "file"  # file, secret, unit, or aside: one that the unit does not read
 
 
 class Found(NamedTuple):
@@ -281,14 +294,14 @@ def plan(
             reason = "differs"
         elif (there.mode, there.uid, there.gid) != (file.mode, OWNER, file.gid):
             reason = "has another owner or mode"
-        elif loaded is not None and loaded.get(file.path) != digest(file.text):
+        elif file.kind != "aside" and loaded is not None and loaded.get(file.path) != digest(file.text):
             reason = ""
         else:
             continue
         reasons.append(f"{file.path} {reason or 'is written but not loaded, as a run was interrupted'}")
         write += [file] if reason else []
         unit_stale |= file.kind == "unit"
-        file_stale |= file.kind != "unit"
+        file_stale |= file.kind not in ("unit", "aside")
     for path, now in read.items():
         if loaded is not None and loaded.get(path, now) != now:
             reasons.append(f"{path} changed since it was loaded")
@@ -397,7 +410,8 @@ class Companion:
         """The unit files last: until they are there, nothing reads the others."""
         group = self.gid()
         wanted = [f for f in self.params["files"] if not (f["keep"] and os.path.exists(f["path"]))]
-        made = [File(f["path"], f["content"], octal(f["path"], f["mode"]), GROUP) for f in wanted]
+        kinds = {True: "file", False: "aside"}
+        made = [File(f["path"], f["content"], octal(f["path"], f["mode"]), GROUP, kinds[f["loaded"]]) for f in wanted]
         made += [File(path, text, 0o640, group, "secret") for path, text in self.secrets().items()]
         return made + [
             File(self.unit_paths[unit], text, 0o644, GROUP, "unit") for unit, text in self.params["units"].items()
@@ -574,6 +588,7 @@ class Switch:
                 self.written.append(file)
             self.judge()
             self.load()
+            self.prove()
         except (CompanionError, OSError) as error:
             self.undo(str(error))
 
@@ -638,6 +653,15 @@ class Switch:
                 told = f"{self.start} runs, but does not listen on port {deaf[0]} after {PATIENCE:.0f} s: {self.words('', since)}."
                 raise CompanionError(told + self.holders(deaf))
             time.sleep(0.1)
+
+    def prove(self) -> None:
+        argv = self.module.params["prove"]
+        if not argv or not self.acted:
+            return
+        code, said = run(argv)
+        if code:
+            last = (said.strip() or f"{os.path.basename(argv[0])} ended with {code}").splitlines()[-1].rstrip(".")
+            raise CompanionError(f"{self.start} runs, but does not do its work: {last}.")
 
     def holders(self, ports: List[int]) -> str:
         """Who else has a port that the unit wants, as the end of a message."""

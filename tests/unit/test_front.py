@@ -393,6 +393,36 @@ def test_everything_else_is_unknown(steady: Front, seen: list[Any], path: str) -
 
 
 @needs_nginx
+def test_before_a_front_stands_a_gateway(folder: Path, engine: Engine) -> None:
+    """Its router asks for the health without a key when a worker joins, and for the model's name with one."""
+    made = Front(folder, engine.address, sglang_server_front_gateway=True)
+    with made.running():
+        assert made.ask("/health", key=None)[0] == 200
+        for path in ("/server_info", "/get_server_info", "/model_info", "/v1/models", "/health_generate"):
+            assert (made.ask(path, key=None)[0], made.ask(path)[0]) == (401, 200), path
+        made.gate.touch()
+        assert made.ask("/health", key=None)[0] == 503, "a worker that is not proved does not join"
+
+
+@needs_nginx
+def test_a_gateways_own_front_passes_on_the_key_of_its_router(folder: Path, engine: Engine) -> None:
+    router = folder / "etc/sglang/sglang/router.conf"
+    made = Front(
+        folder,
+        engine.address,
+        __sglang_server_front_passed="/etc/sglang/sglang/router.conf",
+        __sglang_server_front_open=["/readiness"],
+        sglang_server_front_paths=[*PATHS, "/readiness"],
+    )
+    router.write_text('default "Bearer the-router-s-own";\n')
+    with made.running():
+        assert made.ask("/readiness", key=None)[0] == 200
+        assert made.ask("/health", key=None)[0] == made.ask("/health", key="another-key-0123456789")[0] == 401
+        assert made.ask("/v1/models")[0] == 200
+    assert [headers["Authorization"] for *_, headers, _ in engine.seen] == ["Bearer the-router-s-own"] * 2
+
+
+@needs_nginx
 @pytest.mark.parametrize(
     ("sent", "judged"),
     [

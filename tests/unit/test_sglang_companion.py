@@ -156,6 +156,7 @@ class Node:
         self.deaf = False
         self.others: list[Process] = []
         self.kill = ""  # a systemctl verb before which the run is killed
+        self.proof = (0, "")
 
     def texts(self) -> dict[str, str]:
         paths = [path for path in (self.root / "etc").rglob("*") if path.is_file() and not path.is_symlink()]
@@ -233,6 +234,8 @@ class Node:
             bad = [text for text in self.texts().values() if self.refuses and self.refuses in text]
             quoted = " ".join(bad[:1]).replace("\n", " ")
             return (1, f"nginx: [emerg] {quoted}\nnginx: configuration file test failed") if bad else (0, "")
+        if argv[0] == "prove":
+            return self.proof
         return 0, ""
 
 
@@ -316,6 +319,37 @@ def test_a_first_run_and_a_second(host: Node, run: Run) -> None:
     assert loaded(host) and host.enabled == {SERVICE}
     quiet(run)
     assert host.calls == []
+
+
+def test_a_file_that_the_unit_does_not_read_is_written_and_loads_nothing(host: Node, run: Run) -> None:
+    aside = {"path": str(host.root / "etc/sglang/sglang/prove.py"), "content": "1", "loaded": False}
+    conf = {"path": str(host.root / "etc/sglang/sglang/front.conf"), "content": "conf 1"}
+    run(files=[conf, aside])
+    told = run(files=[conf, {**aside, "content": "2"}], reload=False)
+    assert told["changed"] and told["reasons"] == [f"{aside['path']} differs"]
+    assert not told["restarted"] and not told["reloaded"] and host.calls == ["/usr/sbin/nginx"]
+    assert Path(aside["path"]).read_text() == "2"
+    quiet(run, files=[conf, {**aside, "content": "2"}], reload=False)
+
+
+def test_a_unit_that_runs_and_does_not_do_its_work_is_put_back(host: Node, run: Run) -> None:
+    run(prove=["prove"])
+    assert host.calls[-1] == "prove"
+    quiet(run, prove=["prove"])
+    before = host.texts()
+    host.proof = (1, "first line\nno worker answers.\n")
+    told = run(conf="conf 2", unit="2", prove=["prove"])
+    assert told["failed"] and "runs, but does not do its work: no worker answers. The files are as they were" in told["msg"]
+    assert host.texts() == before and loaded(host) and host.enabled == {SERVICE}
+    quiet(run, prove=["prove"])
+    host.proof = (1, "")
+    assert "prove ended with 1. " in run(conf="conf 2", prove=["prove"])["msg"] and loaded(host)
+
+
+def test_a_first_unit_that_does_not_do_its_work_is_stopped(host: Node, run: Run) -> None:
+    host.proof = (1, "nothing")
+    assert "did not run before and was stopped" in run(prove=["prove"])["msg"]
+    assert host.texts() == {} and host.running == {} and host.enabled == set()
 
 
 def test_files_reload_and_units_restart(host: Node, run: Run) -> None:

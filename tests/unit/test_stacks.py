@@ -16,6 +16,8 @@ import yaml
 STACKS = Path(__file__).resolve().parents[2] / "stacks"
 STACK_FOLDERS = sorted(path.parent for path in STACKS.glob("*/stack.yml"))
 CPU_FOLDERS = [path for path in STACK_FOLDERS if "accelerator: cpu" in (path / "stack.yml").read_text(encoding="utf-8")]
+# Stacks that deploy an engine; the router's has none.
+ENGINES = [path for path in STACK_FOLDERS if "accelerator: none" not in (path / "stack.yml").read_text(encoding="utf-8")]
 STANDINS = STACKS / "cpu-standins"
 
 # Distributions that hold CUDA code, or that bring it.
@@ -62,14 +64,14 @@ def test_stack_file_has_what_others_read(folder: Path) -> None:
         *("summary", "accelerator", "sglang", "python", "torch", "standins", "environment"),
         *("cuda", "cuda_home", "links", "parser"),
     }
-    assert stack["accelerator"] in ("cpu", "cuda")
+    assert stack["accelerator"] in ("cpu", "cuda", "none")
     assert isinstance(stack["summary"], str)
     assert all(re.fullmatch(r"3\.\d+", python) for python in stack["python"])
     # Environment goes into a unit file: values are text, not YAML's booleans and numbers.
     assert all(isinstance(value, str) for value in stack.get("environment", {}).values())
 
 
-@pytest.mark.parametrize("folder", sorted(set(STACK_FOLDERS) - set(CPU_FOLDERS)), ids=lambda path: path.name)
+@pytest.mark.parametrize("folder", sorted(set(ENGINES) - set(CPU_FOLDERS)), ids=lambda path: path.name)
 def test_gpu_stacks_name_their_compiler_and_who_speaks_for_them(folder: Path) -> None:
     stack = stack_file(folder)
     twin = stack_file(STACKS / stack["parser"])
@@ -91,7 +93,8 @@ def test_gpu_stacks_name_their_compiler_and_who_speaks_for_them(folder: Path) ->
 def test_every_lock_agrees_with_its_input(folder: Path) -> None:
     for lock in locks(folder):
         pins = locked(lock)
-        assert pins["sglang"][0] == stack_file(folder)["sglang"]
+        if folder in ENGINES:
+            assert pins["sglang"][0] == stack_file(folder)["sglang"]
         for name, constraint in asked(folder).items():
             assert name in pins, f"{lock}: {name} of input.txt is missing"
             if constraint.startswith("=="):
@@ -136,6 +139,15 @@ def test_what_overrides_remove_is_not_in_the_lock(folder: Path) -> None:
     assert "torch" in removed
     for lock in locks(folder):
         assert [name for name in removed if name in locked(lock)] == []
+
+
+@pytest.mark.parametrize("folder", sorted(set(STACK_FOLDERS) - set(ENGINES)), ids=lambda path: path.name)
+def test_stacks_without_an_engine_bring_no_torch(folder: Path) -> None:
+    """A gateway is a small machine."""
+    assert not {"sglang", "torch", "standins"} & set(stack_file(folder))
+    for lock in locks(folder):
+        assert [name for name in locked(lock) if CUDA.fullmatch(name) or name in ("sglang", "transformers")] == []
+    assert folder.name == f"sglang-router-{locked(lock)['sglang-router'][0]}"
 
 
 def test_uv_is_pinned_to_one_wheel() -> None:
