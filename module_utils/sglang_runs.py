@@ -379,7 +379,7 @@ def options_of(release: str) -> dict[str, Any]:
     """Every option of a release by its field, with its default, from the stacks; empty for a release that no stack has."""
     for stack in sorted((ROOT / "stacks").glob("*/stack.yml")):
         file = stack.with_name("options.json")
-        if str(yaml.safe_load(stack.read_text())["sglang"]) == release and file.is_file():
+        if str(yaml.safe_load(stack.read_text()).get("sglang")) == release and file.is_file():
             return {entry["dest"]: entry for entry in json.loads(file.read_text())}
     return {}
 

@@ -17,7 +17,9 @@ STACKS = Path(__file__).resolve().parents[2] / "stacks"
 STACK_FOLDERS = sorted(path.parent for path in STACKS.glob("*/stack.yml"))
 CPU_FOLDERS = [path for path in STACK_FOLDERS if "accelerator: cpu" in (path / "stack.yml").read_text(encoding="utf-8")]
 # Stacks that deploy an engine; the router's has none.
-ENGINES = [path for path in STACK_FOLDERS if "accelerator: none" not in (path / "stack.yml").read_text(encoding="utf-8")]
+ENGINES = [
+    path for path in STACK_FOLDERS if "accelerator: none" not in (path / "stack.yml").read_text(encoding="utf-8")
+]
 STANDINS = STACKS / "cpu-standins"
 
 # Distributions that hold CUDA code, or that bring it.

@@ -1,0 +1,62 @@
+"""Workers of a gateway from the inventory, and the key that its front passes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ansible.module_utils
+from ansible.errors import AnsibleFilterError
+from ansible.module_utils.parsing.convert_bool import boolean
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+
+from ansible.module_utils import sglang_keys
+
+# As roles/sglang_server/defaults has it.
+FRONT_PORT = 8000
+
+
+def sglang_gateway_workers(workers: list[str], hostvars: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the inventory says of each worker, a host's name or the URL of a front: name, url, known, front, keys, model, stack."""
+    return [described(str(worker), hostvars) for worker in workers]
+
+
+def described(worker: str, hostvars: Mapping[str, Any]) -> dict[str, Any]:
+    own: dict[str, Any] = {"name": worker, "known": False, "front": True, "keys": [], "model": "", "stack": ""}
+    if "://" in worker:
+        return {**own, "url": worker.rstrip("/")}
+    if worker not in hostvars:
+        return {**own, "url": ""}
+    host = hostvars[worker]
+    address = str(host.get("ansible_host") or worker)
+    address = f"[{address}]" if ":" in address else address
+    scheme = "https" if host.get("sglang_server_front_certificate") else "http"
+    model = str(host.get("sglang_model_path") or "").rstrip("/").rpartition("/")[2]
+    return {
+        "name": worker,
+        "url": f"{scheme}://{address}:{host.get('sglang_server_front_port') or FRONT_PORT}",
+        "known": True,
+        "front": boolean(host.get("sglang_server_front") or False, strict=False),
+        "keys": list(host.get("sglang_server_front_keys") or []),
+        "model": str(host.get("sglang_server_model_name") or model),
+        "stack": str(host.get("sglang_env_stack") or ""),
+    }
+
+
+def sglang_gateway_passed(key: str) -> str:
+    """Text of passed.conf, a line of nginx's map: what its front sends to the router."""
+    wrong = sglang_keys.fault(key)
+    if wrong:
+        raise AnsibleFilterError(f"sglang_gateway_worker_key {wrong}.")
+    return f'# Written by sglang-rtxpro. The key of the router, which is that of its workers.\ndefault "Bearer {key}";\n'
+
+
+class FilterModule:
+    """Filters by name."""
+
+    def filters(self) -> dict[str, Any]:
+        return {"sglang_gateway_passed": sglang_gateway_passed, "sglang_gateway_workers": sglang_gateway_workers}
