@@ -35,7 +35,14 @@ def address_problem(worker: Worker) -> str:
         port = parts.port
     except ValueError:
         port = None
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port or parts.path or parts.query or parts.username:
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or not port
+        or parts.path
+        or parts.query
+        or parts.username
+    ):
         return f"The worker {name} is no address of a front. Expected http:// or https://, a host and a port and no path: http://192.0.2.10:8000."
     return ""
 
@@ -66,8 +73,8 @@ def judged(workers: list[Worker], key: str, mixed: bool, root: Path = ROOT) -> t
     """Everything that is wrong, and warnings."""
     if not workers:
         return [
-            "The gateway has no worker: sglang_gateway_workers is empty, as is the group gpu_nodes of this inventory. Add nodes to the group, "
-            "or name their fronts in sglang_gateway_workers."
+            "The gateway has no worker: sglang_gateway_workers is empty, as is the group gpu_nodes of this inventory. Add nodes "
+            "to the group, or name their fronts in sglang_gateway_workers."
         ], []
     wrong = [
         f"The worker {worker['name']} is no host of this inventory. Correct sglang_gateway_workers, or give its address: http://HOST:PORT."
@@ -83,26 +90,27 @@ def judged(workers: list[Worker], key: str, mixed: bool, root: Path = ROOT) -> t
         if not worker["front"]
     ]
     wrong += [
-        f"The workers {' and '.join(names)} have one address: {url}. Each needs its own: correct ansible_host or sglang_server_front_port."
+        f"The workers {' and '.join(names)} have one address: {url}. Each needs its own: correct "
+        "ansible_host or sglang_server_front_port."
         for url, names in shared(there, lambda worker: worker["url"]).items()
         if len(names) > 1
     ]
     models = shared(there, lambda worker: worker["model"])
     if len(models) > 1:
         wrong.append(
-            f"The workers serve different models ({spoken(models)}). A gateway has one model: requests would get the answers of either. "
-            "Name those of one model in sglang_gateway_workers."
+            f"The workers serve different models ({spoken(models)}). A gateway has one model, since requests go to any of "
+            "them. Name those of one model in sglang_gateway_workers."
         )
     versions = shared(there, lambda worker: release_of(worker["stack"], root))
     if len(versions) > 1 and not mixed:
         wrong.append(
-            f"The workers have different versions of SGLang in the inventory ({spoken(versions)}). Give them one sglang_env_stack, or accept it "
-            "for a while with -e sglang_gateway_mixed=true."
+            f"The workers have different versions of SGLang in the inventory ({spoken(versions)}). Give them one "
+            "sglang_env_stack, or accept it for a while with -e sglang_gateway_mixed=true."
         )
     wrong += key_problems(there, key)
     warnings = [
-        f"The key of the workers goes in clear text over the network to {worker['name']} ({worker['url']}). Give its front a certificate "
-        "(sglang_server_front_certificate), or see that nobody else is on that network."
+        f"The key of the workers goes in clear text over the network to {worker['name']} ({worker['url']}). Give its "
+        "front a certificate (sglang_server_front_certificate), or see that nobody else is on that network."
         for worker in there
         if key and worker["url"].startswith("http:") and not near(worker["url"])
     ]
@@ -115,8 +123,8 @@ def key_problems(workers: list[Worker], key: str) -> list[str]:
         if not far:
             return []
         return [
-            f"There is no key for the workers ({', '.join(far)}), and a front that others reach wants one. Set sglang_gateway_worker_key to one "
-            "of their sglang_server_front_keys."
+            f"There is no key for the workers ({', '.join(far)}), and a front that others reach wants one. Set "
+            "sglang_gateway_worker_key to one of their sglang_server_front_keys."
         ]
     wrong = sglang_keys.fault(key)
     if wrong:
@@ -124,8 +132,8 @@ def key_problems(workers: list[Worker], key: str) -> list[str]:
     strange = [worker["name"] for worker in workers if worker["keys"] and key not in worker["keys"]]
     if strange:
         return [
-            f"The key of the gateway is none of the sglang_server_front_keys of {', '.join(strange)}. The router has one key for all workers: "
-            "add it to theirs, or set sglang_gateway_worker_key to one that all of them have."
+            f"The key of the gateway is none of the sglang_server_front_keys of {', '.join(strange)}. The router has one key "
+            "for all workers: add it to theirs, or set sglang_gateway_worker_key to one that all of them have."
         ]
     return []
 

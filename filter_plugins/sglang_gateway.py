@@ -52,7 +52,9 @@ def sglang_gateway_passed(key: str) -> str:
     wrong = sglang_keys.fault(key)
     if wrong:
         raise AnsibleFilterError(f"sglang_gateway_worker_key {wrong}.")
-    return f'# Written by sglang-rtxpro. The key of the router, which is that of its workers.\ndefault "Bearer {key}";\n'
+    return (
+        f'# Written by sglang-rtxpro. The key of the router, which is that of its workers.\ndefault "Bearer {key}";\n'
+    )
 
 
 class FilterModule:

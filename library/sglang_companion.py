@@ -110,8 +110,8 @@ options:
     default: []
   prove:
     description:
-      - Command, run as root, that tells whether the unit does its work once it was started, restarted or reloaded. When it ends with
-        another status than 0 the old files come back, as after a failed start; what it wrote last is the error.
+      - Command, run as root, that tells whether the unit does its work once it was started, restarted or reloaded. When it ends
+        with another status than 0 the old files come back, as after a failed start; what it wrote last is the error.
     type: list
     elements: str
     default: []

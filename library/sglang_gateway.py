@@ -1,7 +1,7 @@
 #!/usr/bin/python
 # Copyright: (c) 2026, the sglang-rtxpro authors
 # Apache License 2.0 (see LICENSE)
-"""A gateway's workers: look at them, take one out before its node is changed, put it back, make the list what the inventory says."""
+"""A gateway's workers: look at them, take one out before its node is changed, put it back, match them to the inventory."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ options:
   state:
     description:
       - V(inspected) tells which workers the router has, and how they are.
-      - V(drained) takes O(worker) out of the router's list, so that no new request goes to it. Requests in flight end as they would;
-        whether they have is told by the worker's own front. A worker that is not in the list, or not healthy, is not drained.
+      - V(drained) takes O(worker) out of the router's list, so that no new request goes to it. Requests in flight end as they
+        would; the worker's own front waits for them. A worker that is not in the list, or not healthy, is not drained.
       - V(serving) puts O(worker) into the list unless it is there, and waits until the router finds it healthy.
       - V(matched) makes the list what O(workers) says, without a restart. Workers that are down are waited for by the router.
-      - V(asked) asks each of O(workers) itself what it serves, and fails when they do not serve the same. A worker that is down is a
-        warning. The router need not be there.
+      - V(asked) asks each of O(workers) itself what it serves, and fails when they do not serve the same. A worker that is down is
+        a warning. The router need not be there.
     type: str
     choices: [inspected, drained, serving, matched, asked]
     default: inspected
@@ -36,8 +36,8 @@ options:
     default: http://127.0.0.1:30100
   key_file:
     description:
-      - File with the one key that the router takes and sends to its workers. C(/etc/sglang/<name>/worker.key) by default; none is sent
-        where there is no such file.
+      - File with the one key that the router takes and sends to its workers. C(/etc/sglang/<name>/worker.key) by default; none is
+        sent where there is no such file.
     type: path
   worker:
     description: URL of the worker's front, without a path. Needed with V(drained) and V(serving).
@@ -96,9 +96,9 @@ reason:
   returned: success, but not with V(asked)
 workers:
   description:
-    - What the router knows of its workers, by URL. C(url), C(id) (the router's own), C(healthy), C(load) (requests in flight; the router
-      counts them with the policy C(cache_aware) alone, and says 0 otherwise), C(model).
-    - With V(asked) what they said themselves. C(url), C(up), C(models), C(version) (empty where they do not tell), C(error).
+    - What the router knows of its workers, by URL. C(url), C(id) (the router's own), C(healthy), C(load) (requests in flight; the
+      router counts them with the policy C(cache_aware) alone, and says 0 otherwise), C(model).
+    - With V(asked), what they said themselves. C(url), C(up), C(models), C(version) (empty where they do not tell), C(error).
   type: list
   elements: dict
   returned: success
@@ -221,6 +221,7 @@ def of(workers: List[Worker], url: str) -> Optional[Worker]:
 
 
 def plan_drained(workers: List[Worker], url: str, min_serving: int) -> Plan:
+    url = bare(url)
     worker = of(workers, url)
     if worker is None:
         return Plan(f"{url} is not in the gateway's list: nothing to drain")
@@ -230,7 +231,8 @@ def plan_drained(workers: List[Worker], url: str, min_serving: int) -> Plan:
     if left < min_serving:
         ill = [other.url for other in workers if not other.healthy]
         return Plan(
-            f"{left} of {len(workers)} workers would be left to serve without {url}, and sglang_fleet_min_serving is {min_serving}. "
+            f"{left} of {len(workers)} workers would be left to serve without {url}, and sglang_fleet_min_serving is "
+            f"{min_serving}. "
             + (f"Not healthy: {', '.join(ill)}; see to them first" if ill else "All others are healthy: add a node")
             + f", or allow it with -e sglang_fleet_min_serving={left}.",
             refused=True,
@@ -239,9 +241,10 @@ def plan_drained(workers: List[Worker], url: str, min_serving: int) -> Plan:
 
 
 def plan_serving(workers: List[Worker], url: str) -> Plan:
+    url = bare(url)
     worker = of(workers, url)
     if worker is None:
-        return Plan(f"{url} comes into the list", add=[bare(url)], changed=True)
+        return Plan(f"{url} comes into the list", add=[url], changed=True)
     return Plan(f"{url} is in the list" + ("" if worker.healthy else " and not healthy yet"))
 
 
@@ -256,7 +259,7 @@ def plan_matched(workers: List[Worker], told: List[str], wanted: List[str], up: 
     reasons = [f"{worker.url} goes out of the list" for worker in remove]
     reasons += [f"{url} comes into the list" if url in up else f"{url} is waited for" for url in add]
     warnings = [
-        f"{url} is no longer wanted, but the router still waits for it and takes it when it comes back: it forgets that at a restart only."
+        f"{url} is no longer wanted, but the router waits for it and takes it when it comes back: only a restart makes it forget."
         for url in lost
     ]
     return Plan("; ".join(reasons) or "the list is as wanted", remove, add, changed=bool(reasons), warnings=warnings)
@@ -276,14 +279,14 @@ def compared(answers: List[Dict[str, Any]], mixed: bool) -> Tuple[List[str], Lis
     models = groups(answers, lambda answer: ", ".join(answer["models"]))
     if len(models) > 1:
         wrong.append(
-            f"The workers serve different models: {spoken(models)}. A gateway has one model: requests would get the answers of either. "
+            f"The workers serve different models: {spoken(models)}. A gateway has one model, since requests go to any of them. "
             "Deploy one model on all, or name those of one model in sglang_gateway_workers."
         )
     versions = groups(answers, lambda answer: answer["version"])
     if len(versions) > 1 and not mixed:
         wrong.append(
-            f"The workers run different versions of SGLang: {spoken(versions)}. Bring them to one with deploy.yml, leave the odd one out of "
-            "sglang_gateway_workers, or accept it for a while with -e sglang_gateway_mixed=true."
+            f"The workers run different versions of SGLang: {spoken(versions)}. Bring them to one with deploy.yml, leave the odd "
+            "one out of sglang_gateway_workers, or accept it for a while with -e sglang_gateway_mixed=true."
         )
     return wrong, warnings
 
@@ -360,8 +363,8 @@ def ask_worker(url: str, key: str, context: Optional[ssl.SSLContext]) -> Dict[st
         if status in (401, 403):
             found["up"] = True
             found["error"] = (
-                f"does not take the gateway's key (HTTP {status} for /v1/models). Set sglang_gateway_worker_key to one of the node's "
-                "sglang_server_front_keys, and deploy the node if its keys are new."
+                f"does not take the gateway's key (HTTP {status} for /v1/models). Set sglang_gateway_worker_key to one of the "
+                "node's sglang_server_front_keys, and deploy the node if its keys are new."
             )
             return found
         if status != 200:
@@ -462,8 +465,8 @@ class Gateway:
         status, text = ask(f"{self.url}/workers", self.key)
         if status in (401, 403):
             raise GatewayError(
-                f"the router at {self.url} does not take the key in its key file (HTTP {status}): they differ, as after a run that was cut "
-                "off. Run gateway.yml."
+                f"the router at {self.url} does not take the key in its key file (HTTP {status}): they differ, as after a run that "
+                "was cut off. Run gateway.yml."
             )
         try:
             document = json.loads(text) if status == 200 else None
@@ -594,7 +597,7 @@ class Gateway:
             workers = self.wait(
                 lambda workers: not {worker.url for worker in workers} & set(gone),
                 f"{', '.join(gone)} is still in the list",
-                "Ten or more workers that are down fill the router's queue: take them out of sglang_gateway_workers and run gateway.yml.",
+                "Ten or more workers that are down fill the router's queue: take them out of sglang_gateway_workers.",
             )
         if state == "serving":
             url = bare(self.params["worker"])

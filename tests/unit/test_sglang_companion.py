@@ -339,7 +339,10 @@ def test_a_unit_that_runs_and_does_not_do_its_work_is_put_back(host: Node, run: 
     before = host.texts()
     host.proof = (1, "first line\nno worker answers.\n")
     told = run(conf="conf 2", unit="2", prove=["prove"])
-    assert told["failed"] and "runs, but does not do its work: no worker answers. The files are as they were" in told["msg"]
+    assert (
+        told["failed"]
+        and "runs, but does not do its work: no worker answers. The files are as they were" in told["msg"]
+    )
     assert host.texts() == before and loaded(host) and host.enabled == {SERVICE}
     quiet(run, prove=["prove"])
     host.proof = (1, "")

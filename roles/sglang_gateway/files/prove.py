@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import ssl
 import sys
 import threading
@@ -34,7 +35,9 @@ class Silent(Exception):
         self.late = late
 
 
-def ask(url: str, key: str = "", body: dict | None = None, context: ssl.SSLContext | None = None, patience: float = HEALTH) -> tuple:
+def ask(
+    url: str, key: str = "", body: dict | None = None, context: ssl.SSLContext | None = None, patience: float = HEALTH
+) -> tuple:
     """Status and text."""
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
     request = urllib.request.Request(url, data=json.dumps(body).encode() if body else None, headers=headers)
@@ -45,7 +48,7 @@ def ask(url: str, key: str = "", body: dict | None = None, context: ssl.SSLConte
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode("utf-8", "replace")
-    except TimeoutError:
+    except (TimeoutError, socket.timeout):  # two kinds before Python 3.10
         raise Silent(f"no answer within {patience:.0f} s", late=True) from None
     except (OSError, ValueError) as error:
         raise Silent(str(getattr(error, "reason", error))) from None
@@ -95,7 +98,9 @@ def prove_router(router: str, folder: str, seconds: float, ca: str | None) -> st
         if not missing:
             break
         if time.monotonic() > until:
-            raise Refused(f"after {seconds:.0f} s the router does not have {', '.join(missing)}, which answer when they are asked from here")
+            raise Refused(
+                f"after {seconds:.0f} s the router does not have {', '.join(missing)}, which answer when they are asked from here"
+            )
         time.sleep(STEP)
     if not up:
         return "no worker answers; the router waits for them"
@@ -139,7 +144,11 @@ def main() -> int:
     parser.add_argument("--ca")
     args = parser.parse_args()
     try:
-        print(prove_front(args.front) if args.front else prove_router(args.router.rstrip("/"), args.folder, args.seconds, args.ca))
+        print(
+            prove_front(args.front)
+            if args.front
+            else prove_router(args.router.rstrip("/"), args.folder, args.seconds, args.ca)
+        )
     except (Refused, Silent, OSError, ValueError, KeyError, TypeError) as error:
         print(error if isinstance(error, (Refused, Silent)) else f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Start SGLang's router with what must not stand in a command line, and with the workers of the file beside this program.
 
-Written by sglang-rtxpro. Runs with the Python of the router's release, in the unit's place. The key of the workers comes as systemd's
-credential and is put into this process's own list of words, after the command line was made: neither ps nor the unit has it.
+Written by sglang-rtxpro. Runs with the Python of the router's release, in the unit's place. The key of the workers comes as
+systemd's credential and is put into this process's own list of words, after the command line was made: neither ps nor the unit has it.
 """
 
 from __future__ import annotations
