@@ -213,8 +213,8 @@ SPEC: Dict[str, Any] = {
 }
 ETC = "/etc/sglang"
 OWNER = GROUP = 0  # root, of every file and of a key file
-# Seconds that a unit has to take its ports: nginx itself tries for 2.5 s.
-PATIENCE = 10.0
+# Seconds that a unit has to take its ports: nginx itself tries for 2.5 s, a Python program takes some on a busy host.
+PATIENCE = 30.0
 # Seconds after which a unit without ports that still runs counts as started.
 SETTLE = 1.0
 PROPERTIES = ("LoadState", "ActiveState", "SubState", "UnitFileState", "NeedDaemonReload", "FragmentPath", "NRestarts")

@@ -322,13 +322,14 @@ def test_a_first_run_and_a_second(host: Node, run: Run) -> None:
 
 
 def test_a_file_that_the_unit_does_not_read_is_written_and_loads_nothing(host: Node, run: Run) -> None:
-    aside = {"path": str(host.root / "etc/sglang/sglang/prove.py"), "content": "1", "loaded": False}
+    path = host.root / "etc/sglang/sglang/prove.py"
+    aside = {"path": str(path), "content": "1", "loaded": False}
     conf = {"path": str(host.root / "etc/sglang/sglang/front.conf"), "content": "conf 1"}
     run(files=[conf, aside])
     told = run(files=[conf, {**aside, "content": "2"}], reload=False)
-    assert told["changed"] and told["reasons"] == [f"{aside['path']} differs"]
+    assert told["changed"] and told["reasons"] == [f"{path} differs"]
     assert not told["restarted"] and not told["reloaded"] and host.calls == ["/usr/sbin/nginx"]
-    assert Path(aside["path"]).read_text() == "2"
+    assert path.read_text() == "2"
     quiet(run, files=[conf, {**aside, "content": "2"}], reload=False)
 
 

@@ -23,6 +23,7 @@ import yaml
 from ansible.errors import AnsibleFilterError
 from ansible.module_utils import sglang_node as node
 from helpers import run_module, serving
+from sglang_gateway import Worker
 
 from action_plugins import sglang_gateway_workers as action
 from filter_plugins.sglang_gateway import sglang_gateway_passed, sglang_gateway_workers
@@ -30,7 +31,6 @@ from filter_plugins.sglang_gateway import sglang_gateway_passed, sglang_gateway_
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "roles/sglang_gateway/files"
 KEY = "the-key-of-all-workers-0123"
-Worker = module.Worker
 
 
 @pytest.mark.parametrize("text", [module.DOCUMENTATION, module.EXAMPLES, module.RETURN])

@@ -2,7 +2,8 @@
 """Start SGLang's router with what must not stand in a command line, and with the workers of the file beside this program.
 
 Written by sglang-rtxpro. Runs with the Python of the router's release, in the unit's place. The key of the workers comes as
-systemd's credential and is put into this process's own list of words, after the command line was made: neither ps nor the unit has it.
+systemd's credential and is put into this process's own list of words, after the command line was made: ps does
+not show it, nor does the unit.
 """
 
 from __future__ import annotations
