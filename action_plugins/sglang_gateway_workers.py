@@ -138,17 +138,33 @@ def key_problems(workers: list[Worker], key: str) -> list[str]:
     return []
 
 
+def own_problems(host: str, keyed: bool, ports: dict[str, Any]) -> list[str]:
+    """What is wrong with the gateway itself."""
+    wrong = []
+    if not keyed and not near(f"http://{f'[{host}]' if ':' in host else host}"):
+        wrong.append(
+            f"The gateway listens on {host} and has no key, so that everybody who reaches it would be served. Set "
+            "sglang_gateway_keys (from a vault) or sglang_gateway_key_file (on its host), or sglang_gateway_host to 127.0.0.1."
+        )
+    used = shared([{"name": name, "port": str(port)} for name, port in ports.items()], lambda entry: entry["port"])
+    return wrong + [
+        f"{' and '.join(names)} are both {port}; each needs its own." for port, names in used.items() if len(names) > 1
+    ]
+
+
 class ActionModule(ActionBase):
     """Fails with everything that is wrong at once."""
 
     _requires_connection = False
-    _VALID_ARGS = frozenset({"workers", "key", "mixed"})
+    _VALID_ARGS = frozenset({"workers", "key", "mixed", "host", "keyed", "ports"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
         args = self._task.args
         host = (task_vars or {}).get("inventory_hostname", "")
         wrong, warnings = judged(args["workers"] or [], str(args.get("key") or ""), boolean(args.get("mixed", False)))
+        keyed = boolean(args.get("keyed", True))
+        wrong = own_problems(str(args.get("host", "127.0.0.1")), keyed, args.get("ports") or {}) + wrong
         result["warnings"] = warnings
         if wrong:
             result.update(failed=True, msg=f"{host}: {' '.join(wrong)}")

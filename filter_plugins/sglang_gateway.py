@@ -21,8 +21,17 @@ FRONT_PORT = 8000
 
 
 def sglang_gateway_workers(workers: list[str], hostvars: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the inventory says of each worker, a host's name or the URL of a front: name, url, known, front, keys, model, stack."""
-    return [described(str(worker), hostvars) for worker in workers]
+    """What the inventory says of each worker, a host's name or the URL of a front: name, url, known, front, keys, model, stack.
+
+    Of several nodes that serve one model together only the first, which has the front, is a worker.
+    """
+    return [described(worker, hostvars) for worker in map(str, workers) if not behind(worker, hostvars)]
+
+
+def behind(worker: str, hostvars: Mapping[str, Any]) -> bool:
+    """Whether a host serves through another one, the head of its replica."""
+    replica = hostvars[worker].get("sglang_server_replica") if worker in hostvars else None
+    return bool(isinstance(replica, Mapping) and replica.get("rank"))
 
 
 def described(worker: str, hostvars: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,9 @@ short_description: Refuse a gateway whose workers cannot be one, from the invent
 version_added: "0.2.0"
 description:
   - Runs on the controller alone, before anything touches the gateway's host. Everything that is wrong is said at once.
-  - Refused are no worker, a worker that no inventory has, one without a front, two on one address, a key that a worker does not
-    know or that is missing, and workers that the inventory gives different models or versions of SGLang. A key that goes over a
-    network in clear text is a warning.
+  - Refused are a gateway that everybody could use, one port for two things, no worker, a worker that no inventory has, one without a
+    front, two on one address, a key that a worker does not know or that is missing, and workers that the inventory gives different
+    models or versions of SGLang. A key that goes over a network in clear text is a warning.
 options:
   workers:
     description: What the filter C(sglang_gateway_workers) makes of hosts and URLs.
@@ -27,6 +27,18 @@ options:
     description: Accept different versions.
     type: bool
     default: false
+  host:
+    description: Address that clients reach.
+    type: str
+    default: 127.0.0.1
+  keyed:
+    description: Whether clients need a key.
+    type: bool
+    default: true
+  ports:
+    description: The gateway's ports by the names of their variables.
+    type: dict
+    default: {}
 author: [the sglang-rtxpro authors]
 attributes:
   check_mode: {support: full, description: Reads only., details: []}

@@ -131,6 +131,33 @@ def test_what_is_refused_from_the_inventory_alone(
     assert KEY not in wrong[0]
 
 
+@pytest.mark.parametrize(
+    ("host", "keyed", "ports", "words"),
+    [
+        ("0.0.0.0", False, {}, "listens on 0.0.0.0 and has no key"),
+        ("::", False, {}, "Set sglang_gateway_keys"),
+        ("127.0.0.1", True, {"sglang_gateway_port": "1", "b": 1, "c": 2}, "sglang_gateway_port and b are both 1"),
+    ],
+)
+def test_what_is_refused_of_the_gateway_itself(host: str, keyed: bool, ports: dict[str, Any], words: str) -> None:
+    (wrong,) = action.own_problems(host, keyed, ports)
+    assert words in wrong
+
+
+@pytest.mark.parametrize(("host", "keyed"), [("0.0.0.0", True), ("127.0.0.1", False), ("::1", False)])
+def test_gateways_that_may_be(host: str, keyed: bool) -> None:
+    assert action.own_problems(host, keyed, {"a": 1, "b": 2}) == []
+
+
+def test_of_a_model_over_several_nodes_the_head_is_the_worker() -> None:
+    hosts = {
+        "head": host(sglang_server_replica={"rank": 0, "head": "head"}),
+        "rank": host(ansible_host="h2", sglang_server_front=False, sglang_server_replica={"rank": 1, "head": "head"}),
+        "alone": host(ansible_host="h3", sglang_server_replica={}),
+    }
+    assert [worker["name"] for worker in sglang_gateway_workers(list(hosts), hosts)] == ["head", "alone"]
+
+
 def test_everything_that_is_wrong_is_said_at_once() -> None:
     wrong, _ = judged({"a": host(), "b": host(sglang_server_front=False)}, key="")
     assert len(wrong) == 3
