@@ -11,8 +11,8 @@ version_added: "0.2.0"
 description:
   - Runs on the controller alone, before anything touches the gateway's host. Everything that is wrong is said at once.
   - Refused are a gateway that everybody could use, one port for two things, no worker, a worker that no inventory has, one without
-    a front, two on one address, a key that a worker does not know or that is missing, and workers that the inventory gives different
-    models or versions of SGLang. A key that goes over a network in clear text is a warning.
+    a front, two on one address, a key that a worker does not know or that is missing, and workers that the inventory gives
+    different models or versions of SGLang. A key that goes over a network in clear text is a warning.
 options:
   workers:
     description: What the filter C(sglang_gateway_workers) makes of hosts and URLs.
