@@ -442,7 +442,7 @@ def test_a_full_file_system_is_told_once() -> None:
 )
 def test_every_package_of_a_lock_is_read_with_its_version(lock: Path) -> None:
     found = sglang_plan.pins(lock)
-    assert found["sglang"] == sglang_plan.load(lock.parent / "stack.yml")["sglang"]
+    assert found.get("sglang") == sglang_plan.load(lock.parent / "stack.yml").get("sglang")
     assert len(found) == sum("==" in line and not line.startswith("#") for line in lock.read_text().splitlines())
 
 
