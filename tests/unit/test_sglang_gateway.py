@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -176,6 +177,52 @@ def test_the_key_that_the_front_passes_on() -> None:
     with pytest.raises(AnsibleFilterError, match="sglang_gateway_worker_key holds") as raised:
         sglang_gateway_passed('a-key-with-a-quote"; evil')
     assert "evil" not in str(raised.value)
+
+
+# --- the playbook itself ----------------------------------------------------------------------------------------------
+
+
+def play(
+    folder: Path, gateway: dict[str, Any], nodes: dict[str, Any], playbook: str = "gateway.yml"
+) -> tuple[int, str]:
+    """Against this machine, in check mode; what is refused is refused before the first task that asks it anything."""
+    local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_become": False}
+    inventory = {
+        "all": {"vars": local},
+        "gateways": {"hosts": {"gw": {"sglang_gateway_keys": ["a-key-of-clients-0123"], **gateway}}},
+        "gpu_nodes": {"children": {"cpu_demo": {"hosts": nodes}}},
+    }
+    (folder / "hosts.yml").write_text(yaml.safe_dump(inventory))
+    (folder / "group_vars").symlink_to(ROOT / "group_vars")
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(folder / "hosts.yml"), "--check", playbook],
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_FORCE_COLOR": "0"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+@pytest.mark.parametrize(
+    ("gateway", "nodes", "words"),
+    [
+        ({}, {}, "The gateway has no worker"),
+        ({}, {"a": {}, "b": {}}, "The workers a and b have one address: http://127.0.0.1:8000"),
+        ({"sglang_gateway_workers": ["a", "c"]}, {"a": {}}, "The worker c is no host of this inventory"),
+        ({"sglang_gateway_keys": []}, {"a": {}}, "The gateway listens on 0.0.0.0 and has no key"),
+        ({"sglang_gateway_polcy": "random"}, {"a": {}}, "did you mean sglang_gateway_policy?"),
+        ({"sglang_gateway_policy": "best"}, {"a": {}}, "value of sglang_gateway_policy must be one of"),
+    ],
+)
+def test_the_playbook_refuses_before_it_asks_anybody(
+    tmp_path: Path, gateway: dict[str, Any], nodes: dict[str, Any], words: str
+) -> None:
+    front = {"ansible_host": "127.0.0.1", "sglang_server_front": True, "sglang_server_front_keys": [KEY]}
+    code, told = play(tmp_path, gateway, {name: {**front, **node} for name, node in nodes.items()})
+    assert code == 2 and words in told and "Ask the workers" not in told, told
+    assert KEY not in told
 
 
 # --- what the router is told ------------------------------------------------------------------------------------------
