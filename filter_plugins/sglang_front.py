@@ -28,7 +28,8 @@ def sglang_front_keys(
             raise AnsibleFilterError(f"{name} is no list. Expected one key an item.")
     if any(key in keys for key in metrics):
         raise AnsibleFilterError(
-            f"{watching} holds a key of {where}. Expected one of its own, which opens metrics alone: make one with `openssl rand -hex 32`."
+            f"{watching} holds a key of {where}. Expected one of its own, which opens metrics alone: make one with "
+            "`openssl rand -hex 32`."
         )
     try:
         opens = sglang_keys.lines(metrics, watching).replace(" 1;\n", " 2;\n")

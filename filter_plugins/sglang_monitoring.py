@@ -17,8 +17,8 @@ from ansible.module_utils import sglang_keys
 
 ENGINE, NODE, GATEWAY, DCGM = "sglang-engine", "sglang-node", "sglang-gateway", "sglang-dcgm"
 KEY_REMEDY = (
-    "Set sglang_server_front_metrics_keys for the nodes and sglang_monitoring_key for the monitoring hosts to one key from a vault, made "
-    "with `openssl rand -hex 32`, and deploy the nodes."
+    "Set sglang_server_front_metrics_keys for the nodes and sglang_monitoring_key for the monitoring hosts to one key of a vault, "
+    "made with `openssl rand -hex 32`, and deploy the nodes."
 )
 
 
@@ -29,8 +29,8 @@ def join(host: str, port: Any) -> str:
 def sglang_scrape_targets(wanted: dict[str, Any], hostvars: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """`jobs` of scrape_configs (`name`, `key`: whether they need it, `targets`), and `problems`, a sentence each.
 
-    Engines listen on loopback: from outside they are reached through their front alone, and so is the node exporter beside it. A target
-    has the labels job and node; what of a job needs another way than the rest is a job of another name, with the label all the same.
+    Engines listen on loopback: from outside they are reached through their front alone, and so is the node exporter beside it. A
+    target has the labels job and node; what of a job needs another way than the rest is a job of another name, with the same label.
     """
     jobs: dict[tuple[str, bool], list[dict[str, Any]]] = {}
     problems: list[str] = []
@@ -76,7 +76,7 @@ def sglang_scrape_targets(wanted: dict[str, Any], hostvars: Mapping[str, Mapping
             add_node(host, join("127.0.0.1", port))
         else:
             problems.append(
-                f"The engine of {host} listens on its node alone, and there is no front before it. Set sglang_server_front to true. "
+                f"The engine of {host} listens on its node alone, with no front before it. Set sglang_server_front to true. "
                 f"{KEY_REMEDY}"
             )
         if int(values.get("sglang_monitoring_dcgm_port") or 0):

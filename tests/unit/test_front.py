@@ -53,6 +53,8 @@ def render(template: str, **variables: Any) -> str:
         "sglang_server_front_paths": PATHS,
         "sglang_server_front_keys": [KEY],
         "sglang_server_front_key_file": "",
+        "sglang_server_front_metrics_keys": [],
+        "sglang_server_front_metrics_port": 9100,
         "sglang_server_front_certificate": "",
         "sglang_server_front_certificate_key": "",
         **variables,
@@ -220,7 +222,7 @@ class Front:
 
     def keys(self, *keys: str) -> None:
         path = self.folder / "etc/sglang/sglang/keys.conf"
-        path.write_text(sglang_front_keys(list(keys)))
+        path.write_text(sglang_front_keys(list(keys), metrics=self.name.get("sglang_server_front_metrics_keys", [])))
         path.chmod(0o640)
 
     def connection(self) -> http.client.HTTPConnection:
@@ -845,3 +847,68 @@ def test_words_that_must_show_nowhere() -> None:
     words = sglang_keys.words(sglang_front_keys([KEY]))
     assert KEY in words and all(len(word) >= 8 for word in words)
     assert not [word for word in words if word in sglang_keys.HEAD]
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+METRICS_KEY = "sk-for-metrics-alone"
+
+
+@needs_nginx
+def test_a_key_for_metrics_opens_them_and_nothing_else(folder: Path, engine: Engine) -> None:
+    front = Front(folder, engine.address, sglang_server_front_metrics_keys=[METRICS_KEY])
+    with front.running():
+        assert front.ask("/metrics", METRICS_KEY)[2] == {"path": "/metrics"}
+        assert front.ask("/v1/models", METRICS_KEY)[0] == 401
+        assert front.ask("/metrics", KEY)[0] == 401, "clients do not see each other's load"
+        assert front.ask("/metrics", None)[0] == 401
+        assert front.ask("/node/metrics", KEY)[0] == 401
+        assert front.ask("/v1/models", KEY)[0] == 200
+        assert front.ask("/metrics/x", METRICS_KEY)[0] == 404
+
+
+@needs_nginx
+def test_metrics_pass_a_gate_that_is_closed(folder: Path, engine: Engine) -> None:
+    front = Front(folder, engine.address, sglang_server_front_metrics_keys=[METRICS_KEY])
+    with front.running():
+        front.gate.touch()
+        assert front.ask("/v1/models", KEY)[0] == 503
+        assert front.ask("/metrics", METRICS_KEY)[0] == 200
+
+
+@needs_nginx
+def test_node_exporter_is_reached_through_the_front(folder: Path, engine: Engine) -> None:
+    with serving(Engine().handler()) as exporter:
+        port = int(exporter.rpartition(":")[2])
+        front = Front(
+            folder,
+            engine.address,
+            sglang_server_front_metrics_keys=[METRICS_KEY],
+            sglang_server_front_metrics_port=port,
+        )
+        with front.running():
+            assert front.ask("/node/metrics", METRICS_KEY)[2] == {"path": "/metrics"}
+    assert engine.seen == []
+
+
+@needs_nginx
+def test_clients_see_metrics_where_their_paths_say_so(folder: Path, engine: Engine) -> None:
+    front = Front(
+        folder,
+        engine.address,
+        sglang_server_front_metrics_keys=[METRICS_KEY],
+        sglang_server_front_paths=[*PATHS, "/metrics"],
+    )
+    with front.running():
+        assert front.ask("/metrics", METRICS_KEY)[0] == front.ask("/metrics", KEY)[0] == 200
+        assert front.ask("/metrics", None)[0] == 401
+
+
+def test_keys_for_metrics_are_their_own() -> None:
+    text = sglang_front_keys([KEY], metrics=[METRICS_KEY])
+    assert text.startswith(sglang_front_keys([KEY])) and text.endswith(f'"~^{METRICS_KEY}\\z" 2;\n')
+    with pytest.raises(AnsibleFilterError, match="one of its own") as refused:
+        sglang_front_keys([KEY], metrics=[KEY])
+    assert KEY not in str(refused.value)
+    with pytest.raises(AnsibleFilterError, match="sglang_server_front_metrics_keys is no list"):
+        sglang_front_keys([KEY], metrics="words")  # type: ignore[arg-type]

@@ -24,9 +24,10 @@ from typing import Any, NamedTuple, Optional
 HELP = """\
 A timer runs this. It writes two files into the folder (--folder), each whole or not at all:
 
-  sglang_server.prom   of each server on record below --root: what is deployed, what systemd and the supervisor say of it, what its
-                       present start says of tuned kernels, and the room on its disks
-  sglang_gpu.prom      with --gpu: what nvidia-smi says of the GPUs, and the driver's errors (Xid) in the kernel's log since the boot
+  sglang_server.prom   of each server on record below --root: what is deployed, what systemd and the supervisor say of it,
+                       what its present start says of tuned kernels, and the room on its disks
+  sglang_gpu.prom      with --gpu: what nvidia-smi says of the GPUs, and the driver's errors (Xid) in the kernel's log
+                       since the boot
 
 nvidia-smi has --smi-timeout seconds. One that hangs inside the driver cannot be killed: it is left alone, no second one is started
 beside it, and sglang_gpu_hung is 1. That a whole look did not end shows in the files' age (node_textfile_mtime_seconds).
@@ -77,7 +78,7 @@ class Page:
         self.kinds: dict[str, tuple[str, str]] = {}
         self.samples: dict[str, list[tuple[Labels, float]]] = {}
 
-    def add(self, name: str, about: str, value: Optional[float], kind: str = "gauge", **labels: str) -> None:
+    def add(self, name: str, about: str, value: Optional[float], kind: str = "gauge", /, **labels: str) -> None:
         if value is not None:
             self.kinds.setdefault(name, (kind, about))
             self.samples.setdefault(name, []).append((labels, float(value)))
@@ -260,7 +261,9 @@ def gpu_page(text: str) -> Page:
             title = f"sglang_gpu_row_remap_{'pending' if kind == 'Pending' else 'failed'}"
             page.add(title, "1 where rows of the memory wait to be replaced, or could not be.", word, **own)
         link = ("PCI", "GPU Link Info")
-        page.add("sglang_gpu_pcie_generation", "PCIe generation now.", value(*link, "PCIe Generation", "Current"), **own)
+        page.add(
+            "sglang_gpu_pcie_generation", "PCIe generation now.", value(*link, "PCIe Generation", "Current"), **own
+        )
         page.add("sglang_gpu_pcie_lanes", "PCIe lanes now.", value(*link, "Link Width", "Current"), **own)
     return page
 
@@ -328,7 +331,8 @@ def units_of(name: str) -> dict[str, dict[str, str]]:
     names = [f"{name}.service", f"{name}-supervise.timer"]
     said = asked(["systemctl", "show", "-p", ",".join(UNIT), "--", *names])
     blocks = said.text.split("\n\n") if said.ok else []
-    return {unit: dict(l.split("=", 1) for l in block.splitlines() if "=" in l) for unit, block in zip(names, blocks)}
+    parts = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in blocks]
+    return dict(zip(names, parts))
 
 
 def server_page(page: Page, record: sglang_node.Record, units: dict[str, dict[str, str]], told: dict[str, Any]) -> None:
