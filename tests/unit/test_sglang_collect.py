@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 from ansible.module_utils import sglang_bencher, sglang_node
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -275,7 +276,12 @@ def test_one_look_as_the_unit_has_it(tmp_path: Path, programs: Path) -> None:
     """By itself, with what it shares beside it and no Ansible; whole files, and none of GPUs where there are none."""
     own = tmp_path / "own"
     own.mkdir()
-    files = re.findall(r"path: /etc/sglang/metrics/(\S+)", (ROOT / "roles/sglang_monitoring/vars/main.yml").read_text())
+    variables = yaml.safe_load((ROOT / "roles/sglang_monitoring/vars/main.yml").read_text())
+    paths = [one["path"] for one in variables["__sglang_monitoring_collector_files"]]
+    assert paths == [one["path"] for one in variables["__sglang_monitoring_collector_paths"]], (
+        "what is undone is what is made"
+    )
+    files = [os.path.basename(path) for path in paths]
     for name in files:
         source = PROGRAM if name == "collect.py" else ROOT / "module_utils" / name
         (own / name).write_text(source.read_text())
