@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ KEY_REMEDY = (
     "Set sglang_server_front_metrics_keys for the nodes and sglang_monitoring_key for the monitoring hosts to one key of a vault, "
     "made with `openssl rand -hex 32`, and deploy the nodes."
 )
+LOOPBACK = re.compile(r"127\.|::1$|localhost$")
 
 
 def join(host: str, port: Any) -> str:
@@ -83,7 +85,16 @@ def sglang_scrape_targets(wanted: dict[str, Any], hostvars: Mapping[str, Mapping
             add(DCGM, host, join(address(host), values["sglang_monitoring_dcgm_port"]))
     for host in [host for host in wanted["gateways"] if host in hostvars]:
         values = hostvars[host]
-        add(GATEWAY, host, join(address(host), values.get("sglang_monitoring_gateway_port", wanted["gateway_port"])))
+        # As the role sglang_gateway has them by default.
+        listens = str(values.get("sglang_gateway_metrics_host", "127.0.0.1"))
+        own = host == here or address(host) == address(here)
+        if LOOPBACK.match(listens) and not own:
+            problems.append(
+                f"The metrics of the gateway {host} listen on {listens}. Set sglang_gateway_metrics_host to an address that the "
+                "monitoring hosts reach, such as 0.0.0.0 behind a firewall since they need no key, and run gateway.yml."
+            )
+        reached = address(host) if listens in ("0.0.0.0", "::") else listens
+        add(GATEWAY, host, join(reached, values.get("sglang_gateway_metrics_port", 29000)))
         add_node(host, join(address(host), values.get("sglang_monitoring_node_port", wanted["node_port"])))
     if not jobs and not problems:
         problems.append("There is nothing to watch: the groups gpu_nodes and gateways are empty.")

@@ -279,7 +279,7 @@ FRONT = {"sglang_server_front": True, "sglang_server_front_metrics_keys": [KEY]}
 
 def targets(hosts: dict[str, dict[str, Any]], gateways: tuple[str, ...] = (), **other: Any) -> dict[str, Any]:
     wanted = {
-        "engines": [host for host in hosts if host not in (*gateways, "watch")], "gateways": list(gateways), "gateway_port": 29000,
+        "engines": [host for host in hosts if host not in (*gateways, "watch")], "gateways": list(gateways),
         "node_port": 9100, "key": KEY, "here": "watch", **other,
     }  # fmt: skip
     return sglang_scrape_targets(wanted, {"watch": {"ansible_host": "10.0.0.9"}, **hosts})
@@ -299,7 +299,8 @@ def test_engines_and_their_nodes_are_reached_through_their_fronts() -> None:
 
 
 def test_gateways_have_no_front() -> None:
-    found = targets({"one": FRONT, "gw": {"ansible_host": "10.0.0.2"}}, gateways=("gw",))
+    gateway = {"ansible_host": "10.0.0.2", "sglang_gateway_metrics_host": "0.0.0.0"}
+    found = targets({"one": FRONT, "gw": gateway}, gateways=("gw",))
     assert [job["name"] for job in found["jobs"]] == [
         "sglang-engine",
         "sglang-node",
@@ -348,6 +349,13 @@ def test_what_cannot_be_watched_is_said(hosts: dict[str, dict[str, Any]], key: s
     assert says in problem and (KEY not in problem) and "another-key" not in problem
 
 
+def test_a_gateway_that_tells_its_own_node_alone() -> None:
+    (problem,) = targets({"one": FRONT, "gw": {}}, gateways=("gw",))["problems"]
+    assert "sglang_gateway_metrics_host" in problem
+    found = targets({"one": FRONT, "gw": {"sglang_server_front_metrics_keys": [KEY]}}, gateways=("gw",), here="gw")
+    assert found["problems"] == []
+
+
 def test_a_host_that_is_not_in_the_inventory() -> None:
     assert targets({}, engines=["gone"])["problems"] == ["gone is not in the inventory."]
 
@@ -367,7 +375,10 @@ def render(template: str, **variables: Any) -> str:
 @needs_promtool
 @pytest.mark.parametrize("alertmanagers", [[], ["10.0.0.3:9093"]])
 def test_prometheus_takes_its_configuration(tmp_path: Path, alertmanagers: list[str]) -> None:
-    found = targets({"one": {**FRONT, "sglang_server_front_certificate": "x"}, "gw": {}}, gateways=("gw",))
+    found = targets(
+        {"one": {**FRONT, "sglang_server_front_certificate": "x"}, "gw": {"sglang_gateway_metrics_host": "::"}},
+        gateways=("gw",),
+    )
     text = render(
         "prometheus.yml.j2",
         sglang_monitoring_interval=15,

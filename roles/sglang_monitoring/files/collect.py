@@ -490,6 +490,9 @@ def look(folder: str, root: str, gpu: bool, smi_timeout: float, remembered: str)
     records = servers(root)
     units = {record.name: units_of(record.name) for record in records}
     told = {name: (memory.get("judged") or {}).get(name) or {} for name in units}
+    for name, one in told.items():
+        if one.get("invocation") != units[name].get(f"{name}.service", {}).get("InvocationID"):
+            told[name] = {}  # of another start
 
     page = Page()
     for record in records:
