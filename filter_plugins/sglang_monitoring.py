@@ -94,8 +94,9 @@ def sglang_scrape_targets(wanted: dict[str, Any], hostvars: Mapping[str, Mapping
                 "monitoring hosts reach, such as 0.0.0.0 behind a firewall since they need no key, and run gateway.yml."
             )
         reached = address(host) if listens in ("0.0.0.0", "::") else listens
+        there = "127.0.0.1" if own else address(host)
         add(GATEWAY, host, join(reached, values.get("sglang_gateway_metrics_port", 29000)))
-        add_node(host, join(address(host), values.get("sglang_monitoring_node_port", wanted["node_port"])))
+        add_node(host, join(there, values.get("sglang_monitoring_node_port", wanted["node_port"])))
     if not jobs and not problems:
         problems.append("There is nothing to watch: the groups gpu_nodes and gateways are empty.")
     wrong = sglang_keys.fault(key) if key else ""

@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
+from ansible.module_utils import sglang_node
 from test_sglang_collect import SMI, collect, record
 
 from filter_plugins.sglang_monitoring import sglang_scrape_targets
@@ -28,6 +29,7 @@ DATA = ROOT / "tests/unit/data/monitoring"
 PROMTOOL = shutil.which("promtool", path=f"{os.environ['PATH']}:/usr/local/bin")
 needs_promtool = pytest.mark.skipif(not PROMTOOL, reason="promtool is not installed: tools/setup --system")
 KEY = "a-key-for-metrics-alone"
+Pages = dict[str, list[tuple[str, str]]]  # where and text, by kind
 
 
 def load() -> ModuleType:
@@ -195,60 +197,66 @@ def test_what_is_no_promql_is_said() -> None:
             metrics.need(text)
 
 
-def recorded() -> dict[str, list[tuple[str, str]]]:
-    """Pages of real exporters by kind; the nodes' own with GPUs as their recorded nvidia-smi gives them."""
-    found: dict[str, list[tuple[str, str]]] = {}
+def recorded() -> Pages:
+    """Pages of real exporters by kind."""
+    found: Pages = {}
     for kind in ("engine", "gateway", "node"):
         found[kind] = [(path.name, path.read_text()) for path in sorted(DATA.glob(f"{kind}-*.txt"))]
+    for version in ("0.5.9", "0.5.15.post1", "0.5.23"):
+        found["engine"].append(
+            (f"metrics-{version}.txt", (DATA.parent / f"sglang_bench/metrics-{version}.txt").read_text())
+        )
     return found
 
 
-def pages(tmp_path: Path) -> dict[str, list[tuple[str, str]]]:
+@pytest.fixture
+def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pages:
+    """What was recorded; a node exporter's page with what the collector makes of a record and of a recorded nvidia-smi."""
     found = recorded()
-    page = collect.gpu_page((SMI / "2x-h200/q.txt").read_text())
-    for name in ("sglang_gpu_hung", "sglang_gpu_read_success"):
-        page.add(name, "", 1)
-    page.add("sglang_gpu_xid_errors_total", "", 1)
-    page.add("sglang_gpu_xid_last_timestamp_seconds", "", 1)
-    told = {"verdict": "tuned", "fallbacks": 0}
-    collect.server_page(page, record(tmp_path), {}, told)
-    (node,) = found["node"]
-    found["node"] = [node, ("a node with GPUs", node[1] + page.text())]
+    ((where, text),) = found["node"]
+    monkeypatch.setattr(sglang_node, "RUN", str(tmp_path / "run"))
+    sglang_node.write(str(tmp_path / "run/sglang/supervise.json"), json.dumps({"looked": 1.0, "failing_since": 0.0}))
+    server, gpu = collect.Page(), collect.gpu_page((SMI / "2x-h200/q.txt").read_text())
+    units = {"sglang.service": {"ActiveState": "active", "NRestarts": "0"}}
+    collect.server_page(server, record(tmp_path), units, {"verdict": "tuned", "fallbacks": 0})
+    for name in ("hung", "read_success", "xid_errors_total", "xid_last_timestamp_seconds"):
+        gpu.add(f"sglang_gpu_{name}", "", 1)
+    found["node"] = [(where, text + server.text()), (f"{where} with GPUs", text + server.text() + gpu.text())]
     return found
 
 
-def test_all_that_is_named_was_exported_by_real_engines_gateways_and_nodes(tmp_path: Path) -> None:
-    found = pages(tmp_path)
-    assert [name for name, _ in found["engine"]] == ["engine-0.5.23.txt", "engine-0.5.9.txt"]
-    wrong = metrics.problems(found, live=True)
+def test_all_that_is_named_was_exported_by_real_engines_gateways_and_nodes(pages: Pages) -> None:
+    wrong = metrics.problems(pages, live=True)
     assert not wrong, "\n".join(wrong)
 
 
-def test_what_begins_with_an_event_is_known_to_its_program(tmp_path: Path) -> None:
+def test_what_begins_with_an_event_is_known_to_its_program(pages: Pages) -> None:
     """Words of sglang-router's own binary; what the collector writes it wrote from recorded outputs above."""
     words = set((DATA / "words-router-0.3.2.txt").read_text().split())
     named = {name for one in metrics.expressions() for name in metrics.names(metrics.need(one.text))}
     for name in {name for name in named if name.startswith("smg_")}:
         assert re.sub(r"_bucket$", "", name) in words, name
-    node = metrics.exported(pages(tmp_path)["node"][1][1])
+    engine = {name for name in metrics.EVENTUAL if name.startswith("sglang:")}
+    assert engine == {"sglang:inter_token_latency_seconds_bucket"}
+    node = metrics.exported(pages["node"][1][1])
     assert {
         name for name in named if name.startswith(("sglang_server", "sglang_gpu", "sglang_tuning", "sglang_disk"))
     } <= node
-    assert {name for name in metrics.EVENTUAL if not name.startswith("smg_")} <= node
+    assert {name for name in metrics.EVENTUAL if name.startswith("sglang_")} <= node
 
 
 @pytest.mark.parametrize(
     ("kind", "gone", "says"),
     [
         ("engine", "sglang:token_usage", "alerts.yml: SglangKvCacheFull"),
-        ("engine", "sglang:inter_token_latency_seconds_bucket", "sglang.json: ITL"),
+        ("engine", "sglang:time_to_first_token_seconds_bucket", "sglang.json: TTFT"),
         ("gateway", "smg_worker_health", "SglangWorkerUnhealthy"),
         ("node", "node_textfile_mtime_seconds", "SglangMetricsOld"),
         ("node", "sglang_gpu_throttled", "SglangGpuThrottled"),
     ],
 )
-def test_a_name_that_is_gone_is_missed(kind: str, gone: str, says: str, tmp_path: Path) -> None:
-    found = pages(tmp_path)
+def test_a_name_that_is_gone_is_missed(kind: str, gone: str, says: str, pages: Pages) -> None:
+    found = dict(pages)
     found[kind] = [
         (where, re.sub(rf"^{re.escape(gone)}\b", "renamed", text, flags=re.MULTILINE)) for where, text in found[kind]
     ]
@@ -256,19 +264,14 @@ def test_a_name_that_is_gone_is_missed(kind: str, gone: str, says: str, tmp_path
     assert any(gone in line and says in line for line in wrong), wrong
 
 
-def test_one_release_that_lacks_both_alternatives_is_missed(tmp_path: Path) -> None:
-    found = pages(tmp_path)
+def test_one_release_that_lacks_a_name_is_missed(pages: Pages) -> None:
+    found = dict(pages)
     found["engine"] = [
-        (
-            where,
-            re.sub(r"^sglang:(inter_token|request_time)\w+", "gone", text, flags=re.MULTILINE)
-            if "0.5.9" in where
-            else text,
-        )
+        (where, re.sub(r"^sglang:token_usage", "gone", text, flags=re.MULTILINE) if "0.5.9" in where else text)
         for where, text in found["engine"]
     ]
     wrong = metrics.problems(found, live=True)
-    assert wrong and all(line.startswith("engine-0.5.9.txt lacks") for line in wrong)
+    assert wrong and all(line.startswith("metrics-0.5.9.txt lacks sglang:token_usage") for line in wrong)
 
 
 # --- targets ----------------------------------------------------------------------------------------------------------
