@@ -208,15 +208,12 @@ def failing(fleet: Fleet) -> str:
     """worker-2 cannot write its unit: it and worker-3 go on with what they have, and the roll ends there."""
     second = fleet.workers["worker-2"]
     before = {name: fleet.manifest(name)["id"] for name in WORKERS}
-    second.do(
-        "chattr +i /etc/systemd/system/sglang.service 2>/dev/null || mount --bind -o ro /etc/systemd/system /etc/systemd/system"
-    )
+    folder = "/etc/systemd/system"
+    second.do(f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder}")
     try:
         run = fleet.play("deploy", **fleet.overlay(12))
     finally:
-        second.do(
-            "chattr -i /etc/systemd/system/sglang.service 2>/dev/null; umount /etc/systemd/system 2>/dev/null; true"
-        )
+        second.do(f"umount -l {folder}")
     run.failed("worker-2")
     after = {name: fleet.manifest(name)["id"] for name in WORKERS}
     check(after["worker-1"] != before["worker-1"], "worker-1 was not changed")
