@@ -109,6 +109,13 @@ def test_files_that_others_write() -> None:
 def test_what_a_program_says() -> None:
     log = "nginx: [warn] 16384 worker_connections\nnginx: [emerg] unknown directive\nconfiguration file test failed\n"
     assert module.telling(log) == "nginx: [emerg] unknown directive"
+    # SGLang's router: what ran before says that a worker is down, and argparse what is wrong after all options that there are.
+    log = (
+        '\x1b[2m18:23\x1b[0m \x1b[33m WARN\x1b[0m Step failed \x1b[3merror\x1b[0m="connection failed: transport error"\n'
+        "[--log-level {debug,error}]\nrouter.py: error: unrecognized arguments: --no-such-option 1\n"
+    )
+    assert module.telling(log) == "router.py: error: unrecognized arguments: --no-such-option 1"
+    assert module.telling("\x1b[31mit failed\x1b[0m") == "it failed"
     assert module.telling("a\nit failed: x\nb\nit failed: x\n") == "it failed: x"
     assert module.telling("one\ntwo\n\nthree\nfour.\n") == "two / three / four"
     assert module.telling("") == ""
