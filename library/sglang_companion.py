@@ -336,7 +336,7 @@ def foreign(there: Found) -> bool:
 
 
 def telling(text: str, most: int = 3) -> str:
-    """The lines of a log that say what went wrong: nginx's worst, else a program's last word, else what sounds wrong, else the end."""
+    """The lines of a log that say what went wrong: nginx's worst, a program's last word, what sounds wrong, or the end."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)  # colours
     lines = list(dict.fromkeys(line.strip() for line in text.splitlines() if line.strip()))
     for pattern in (r"\[(emerg|alert|crit)\]", r"(error|exception): ", r"error|fail|denied|cannot|not found", ""):
