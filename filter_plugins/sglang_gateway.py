@@ -1,20 +1,11 @@
-"""Workers of a gateway from the inventory, and the key that its front passes on."""
+"""Workers of a gateway from the inventory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import ansible.module_utils
-from ansible.errors import AnsibleFilterError
 from ansible.module_utils.parsing.convert_bool import boolean
-
-ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
-
-from ansible.module_utils import sglang_keys
 
 # As roles/sglang_server/defaults has it.
 FRONT_PORT = 8000
@@ -56,18 +47,8 @@ def described(worker: str, hostvars: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def sglang_gateway_passed(key: str) -> str:
-    """Text of passed.conf, a line of nginx's map: what its front sends to the router."""
-    wrong = sglang_keys.fault(key)
-    if wrong:
-        raise AnsibleFilterError(f"sglang_gateway_worker_key {wrong}.")
-    return (
-        f'# Written by sglang-rtxpro. The key of the router, which is that of its workers.\ndefault "Bearer {key}";\n'
-    )
-
-
 class FilterModule:
     """Filters by name."""
 
     def filters(self) -> dict[str, Any]:
-        return {"sglang_gateway_passed": sglang_gateway_passed, "sglang_gateway_workers": sglang_gateway_workers}
+        return {"sglang_gateway_workers": sglang_gateway_workers}

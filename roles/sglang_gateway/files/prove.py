@@ -104,14 +104,14 @@ def prove_router(router: str, folder: str, seconds: float, ca: str | None) -> st
         time.sleep(STEP)
     if not up:
         return "no worker answers; the router waits for them"
-    return one_request(router, key, until)
+    return one_request(router, until)
 
 
-def one_request(router: str, key: str, until: float) -> str:
+def one_request(router: str, until: float) -> str:
     body = {"text": "1 2 3", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
     while True:
         try:
-            status, text = ask(router + "/generate", key, body, patience=REQUEST)
+            status, text = ask(router + "/generate", body=body, patience=REQUEST)
         except Silent as error:
             if error.late:
                 return "the workers are so busy that a request still waits"
