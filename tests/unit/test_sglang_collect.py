@@ -237,6 +237,17 @@ def test_a_server_on_record(tmp_path: Path) -> None:
     assert 0 < room < size
 
 
+@pytest.mark.parametrize(("healthy", "fails"), [(True, True), (False, False)])
+def test_a_start_is_no_failure(healthy: bool, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sglang_node, "RUN", str(tmp_path / "run"))
+    memory = {"looked": 1.0, "failing_since": 1.0, "healthy": healthy}
+    sglang_node.write(str(tmp_path / "run/sglang/supervise.json"), json.dumps(memory))
+    page = collect.Page()
+    collect.server_page(page, record(tmp_path), {}, {})
+    (seconds,) = only(samples(page.text()), "sglang_supervisor_failing_seconds").values()
+    assert (seconds > 0) == fails
+
+
 def test_a_server_that_was_never_committed_and_a_record_that_was_cut(tmp_path: Path) -> None:
     bare = sglang_node.Record(str(tmp_path), "sglang")
     bare.write_state(phase="switched")
