@@ -21,6 +21,10 @@ description:
   - What a wheel ships, and what was built from the same sources with the same flags for the same architectures by the same nvcc,
     is not built again. A record beside the libraries keeps that with their SHA-256. When it holds, the release's Python is not
     started.
+  - With O(cache) a node gets what another one built, and compiles what is left. What a library must be made of is said by this
+    node's own FlashInfer (sources, headers, flags, architectures, nvcc), never by its name. Its SHA-256 is verified here, and the
+    fresh process proves it as if it were built here. What does not pass is said, and compiled. Of several nodes in one play one
+    builds, and the others wait for it.
   - The build runs apart from the task, as O(user), with low priority, and as the first that the kernel ends when memory runs out,
     so that a server beside it is not. It goes on when the task is cut off, and the next run that wants the same follows it. After a
     failure the scratch folder stays, and the next run compiles only what is left. An action plugin shows how far it is.
@@ -79,6 +83,26 @@ options:
       - Scratch folder of this module alone, some GB, in a place that O(user) can enter. Removed after success.
     type: path
     required: true
+  cache:
+    description:
+      - Folder on the controller in which its action plugin keeps what nodes built. Empty, nothing is kept and nothing is taken.
+      - What lies in it is compiled code that servers run. Whoever can write to it, or compiles on one node, can run code on every
+        node that takes from it.
+    type: path
+    default: ""
+  stage:
+    description: Internal. V(look) asks before anything is built, V(take) installs what was sent.
+    type: str
+    choices: ["", look, take]
+    default: ""
+  offers:
+    description: Internal. Name to what the cache has of it.
+    type: dict
+    default: {}
+  sent:
+    description: Internal. Folder on the node with the files that were sent.
+    type: path
+    default: ""
   slice:
     description: Internal. Seconds to wait in one run of the module.
     type: float
@@ -110,6 +134,7 @@ EXAMPLES = r"""
     kernels: [fused_moe_120, norm, sampling]
     environment: "{{ sglang_env_environment }}"
     work: /var/lib/sglang/kernels
+    cache: ~/.cache/sglang-rtxpro/kernels
   register: kernels
 
 - name: For a card that is not in this node, and a module that is not in FlashInfer's list
@@ -141,11 +166,12 @@ changed:
   returned: always
 status:
   description:
-    - V(built), this run built at least one. V(present), all are there. V(partial), some are. V(missing), none is. V(unknown), it
-      could not be found out, or the build failed. V(no_release), the release is not built yet.
+    - V(built), this run built at least one. V(received), none was built and at least one came from O(cache). V(present), all are
+      there. V(partial), some are. V(missing), none is. V(unknown), it could not be found out, or the build failed. V(no_release),
+      the release is not built yet.
   type: str
   returned: always
-  choices: [built, present, partial, missing, unknown, no_release]
+  choices: [built, received, present, partial, missing, unknown, no_release]
 message:
   description: One sentence about what was found and done.
   type: str
@@ -162,7 +188,9 @@ kernels:
   returned: always
   contains:
     state:
-      description: V(shipped) by a wheel, V(built) by this run, V(present) from an earlier one, or V(missing).
+      description:
+        - V(shipped) by a wheel, V(built) by this run, V(received) from O(cache) by this run, V(present) from an earlier one, or
+          V(missing).
       type: str
     why:
       description: Why it is missing, or was built. Empty otherwise.
@@ -176,6 +204,14 @@ kernels:
     bytes:
       description: Its size in bytes. 0 when missing.
       type: int
+    made_of:
+      description:
+        - Digest of what it is compiled from and how, in hex. It is the same on every node and in every release that makes it of the
+          same. Empty for a wheel's.
+      type: str
+    origin:
+      description: Inventory name of the host that built it, where it came from O(cache). Empty otherwise.
+      type: str
     objects:
       description: Number of objects that it is linked from.
       type: int
@@ -212,6 +248,14 @@ notes:
   description: What is to be known and stops nothing. Given as warnings too, by a run that builds.
   type: list
   elements: str
+  returned: always
+machine:
+  description: The node, as the cache keeps it with a library; C(glibc), C(c++), C(python), C(torch), C(driver), C(card).
+  type: dict
+  returned: always
+refused:
+  description: Name to why what the cache has of it was not used. Given as warnings too.
+  type: dict
   returned: always
 asked:
   description: Whether the release's Python was started by this run. Otherwise the record held.
@@ -251,13 +295,15 @@ KERNEL = {
     "path": "",
     "sha256": "",
     "bytes": 0,
+    "made_of": "",
+    "origin": "",
     "objects": 0,
     "seconds": 0.0,
     "loads": None,
 }
 NOTHING: dict[str, Any] = {
     "changed": False, "status": "unknown", "message": "", "cause": "", "kernels": {}, "seconds": 0.0, "jobs": 0, "nvcc": "",
-    "flashinfer": "", "architectures": [], "notes": [], "asked": False,
+    "flashinfer": "", "architectures": [], "notes": [], "machine": {}, "refused": {}, "asked": False,
 }  # fmt: skip
 
 SPEC = {
@@ -270,6 +316,10 @@ SPEC = {
     "jobs": {"type": "int", "default": 0},
     "timeout": {"type": "int", "default": 7200},
     "work": {"type": "path", "required": True},
+    "cache": {"type": "path", "default": ""},
+    "stage": {"type": "str", "choices": ["", "look", "take"], "default": ""},
+    "offers": {"type": "dict", "default": {}},
+    "sent": {"type": "path", "default": ""},
     "slice": {"type": "float"},
     "attached": {"type": "bool", "default": False},
 }
@@ -322,19 +372,27 @@ def status_of(kernels: dict[str, dict[str, Any]]) -> str:
     if "built" in states:
         return "built"
     if "missing" not in states:
-        return "present"
+        return "received" if "received" in states else "present"
     return "partial" if len(states) > 1 else "missing"
+
+
+def lacking(told: dict[str, Any]) -> dict[str, str]:
+    """Name to what it would be made of, of what is missing."""
+    return {name: kernel["made_of"] for name, kernel in told["kernels"].items() if kernel["state"] == "missing"}
 
 
 def sentence(kernels: dict[str, dict[str, Any]], seconds: float, check: bool) -> str:
     missing = {name: kernel["why"] for name, kernel in kernels.items() if kernel["state"] == "missing"}
     built = [name for name, kernel in kernels.items() if kernel["state"] == "built"]
+    received = [name for name, kernel in kernels.items() if kernel["state"] == "received"]
     if missing:
         objects = sum(kernels[name]["objects"] for name in missing)
         words = "; ".join(f"{name}, as {why}" for name, why in missing.items())
         return f"{'Would build' if check else 'Not built yet'} ({objects} objects): {words}."
     if built:
         return f"Built {', '.join(built)} in {seconds:.0f} s; FlashInfer finds them without compiling."
+    if received:
+        return f"Took {', '.join(received)} from the controller's cache; FlashInfer finds them without compiling."
     return f"All {len(kernels)} kernels are there."
 
 
@@ -435,6 +493,7 @@ class Kernels:
         self.folders = sites(self.python, self.params["environment"])
         self.record = record_of(self.folders)
         self.job, self.scratch = os.path.join(self.work, "job"), os.path.join(self.work, "build")
+        self.looked, self.received = os.path.join(self.work, "looked.json"), os.path.join(self.work, "received")
         self.result: dict[str, Any] = dict(NOTHING)
 
     def run(self) -> None:
@@ -452,13 +511,13 @@ class Kernels:
             self.result.update(status="no_release", changed=not inspected, message=words)
             return
         wanted = depends(params, self.folders)
-        if not params["attached"] and self.recorded(wanted):
+        if not params["attached"] and params["stage"] != "take" and self.recorded(wanted):
             return
         if inspected or check:
             self.seen(self.ask("look", params["kernels"]))
             self.result["changed"] = not inspected and self.result["status"] != "present"
             return
-        self.built(wanted)
+        {"": self.built, "look": self.look, "take": self.take}[params["stage"]](wanted)
 
     def recorded(self, wanted: str) -> bool:
         """Whether the record answers all, and the files are those that it names."""
@@ -477,9 +536,12 @@ class Kernels:
             if found["state"] in ("present", "shipped"):
                 earlier = known(self.record).get(name) or {}
                 found.update(bytes=os.path.getsize(found["path"]), seconds=earlier.get("seconds", found["seconds"]))
+                found.update(origin=earlier.get("origin", ""))
                 found["sha256"] = found["sha256"] or sha256_of(found["path"])
+            if found["state"] == "shipped":
+                found["made_of"] = ""
             kernels[name] = found
-        self.result.update({key: told[key] for key in ("nvcc", "flashinfer", "architectures", "notes")})
+        self.result.update({key: told[key] for key in ("nvcc", "flashinfer", "architectures", "notes", "machine")})
         self.result.update(kernels=kernels, status=status_of(kernels), asked=True)
         self.result["message"] = sentence(kernels, told.get("seconds", 0.0), self.module.check_mode)
 
@@ -578,6 +640,103 @@ class Kernels:
             raise Fault(result["failed"]["cause"], result["failed"]["text"], result["failed"]["remedy"])
         return result
 
+    # What another node built.
+
+    def look(self, wanted: str) -> None:
+        """Say what is lacking, before it is built; or that it is being built already."""
+        job = sglang_job.look(self.job)
+        if job.get("wanted") == wanted and (job["running"] or "failed" not in (job["result"] or {"failed": 0})):
+            self.result.update(unfinished=True)
+            return
+        told = {**self.ask("look", self.params["kernels"]), "jobs": self.result["jobs"], "seconds": 0.0}
+        if not lacking(told):
+            self.finish(wanted, told)
+            return
+        self.seen(told)
+        os.makedirs(self.work, mode=0o755, exist_ok=True)
+        keep(self.looked, wanted, told)
+        there = os.listdir(self.received) if os.path.isdir(self.received) else []
+        self.result.update(unfinished=True, lacking=lacking(told), staged=sorted(there))
+
+    def take(self, wanted: str) -> None:
+        """Keep what was sent until all is there; then install it, and let a fresh process prove it."""
+        told, refused = recalled(self.looked, wanted), {}
+        if not told:
+            told = {**self.ask("look", self.params["kernels"]), "jobs": self.result["jobs"], "seconds": 0.0}
+        offers = {}
+        os.makedirs(self.received, mode=0o700, exist_ok=True)
+        for name, offer in self.params["offers"].items():
+            if lacking(told).get(name) != offer["made_of"]:
+                refused[name] = "it is not made of what this node would make it of"
+            elif self.staged(offer["sha256"]):
+                offers[name] = offer
+            else:
+                refused[name] = "its SHA-256 is not that of its record"
+        waiting = [name for name, offer in offers.items() if not os.path.exists(self.stage(offer["sha256"]))]
+        if waiting:
+            self.result.update(unfinished=True, waiting=waiting, refused=refused)
+            return
+        with self.alone():
+            self.use(offers, told, refused)
+        shutil.rmtree(self.received, ignore_errors=True)
+        self.seen(told)
+        received = any(kernel["state"] == "received" for kernel in told["kernels"].values())
+        if lacking(told):
+            # For the build, which compares it with what it would make, and leaves it.
+            if received:
+                self.keep(f"{wanted} received", told)
+            self.result.update(unfinished=True, lacking=lacking(told))
+        else:
+            self.keep(wanted, told)
+            self.result.update(changed=received)
+            for note in told["notes"]:
+                self.module.warn(note)
+            self.leave()
+        self.result.update(refused=refused)
+
+    def stage(self, digest: str) -> str:
+        return os.path.join(self.received, os.path.basename(digest) + ".so")
+
+    def staged(self, digest: str) -> bool:
+        """Take a file over, where it was sent. False for one that is another than was said."""
+        source, target = os.path.join(self.params["sent"], os.path.basename(digest) + ".so"), self.stage(digest)
+        if self.params["sent"] and os.path.exists(source):
+            partial = target + ".part"
+            shutil.move(source, partial)  # may cross file systems
+            if sha256_of(partial) != digest:
+                os.unlink(partial)
+                return False
+            os.replace(partial, target)
+        return True
+
+    def use(self, offers: dict[str, Any], told: dict[str, Any], refused: dict[str, str]) -> None:
+        new = {}
+        for name, offer in offers.items():
+            kernel = told["kernels"][name]
+            self.place(name, kernel)
+            if install(self.stage(offer["sha256"]), kernel["path"], None) != offer["sha256"]:
+                refused[name] = "its SHA-256 is not that of its record"
+                os.unlink(kernel["path"])
+                continue
+            kernel.update(state="received", why="", sha256=offer["sha256"], bytes=os.path.getsize(kernel["path"]))
+            kernel.update(seconds=offer.get("seconds", 0.0), origin=str(offer.get("host", "")))
+            new[name] = kernel
+        if not new:
+            return
+        faults: dict[str, Fault] = {}
+        try:
+            faults = self.unproved(told, new)
+        except Fault as fault:
+            # One that ends the process which loads it says nothing of the others; all are compiled.
+            faults = dict.fromkeys(new, fault)
+        for name, against in faults.items():
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(new[name]["path"])
+            new[name].update(
+                state="missing", why="what the cache has does not prove itself", sha256="", bytes=0, origin=""
+            )
+            refused[name] = against.text
+
     # The build.
 
     def built(self, wanted: str) -> None:
@@ -625,8 +784,13 @@ class Kernels:
                 shutil.rmtree(self.scratch, ignore_errors=True)
         finally:
             shutil.rmtree(self.job, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(self.work, "flashinfer_builder.py"))
+        self.leave()
+
+    def leave(self) -> None:
+        """What belongs to no build that is to be gone on with."""
+        for path in (self.looked, os.path.join(self.work, "flashinfer_builder.py")):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
         with contextlib.suppress(OSError):
             os.rmdir(self.work)
 
@@ -663,7 +827,7 @@ class Kernels:
 
     def place(self, name: str, kernel: dict[str, Any]) -> None:
         """Whether a place that the release's code named is one: it ran as another user, and root writes there."""
-        path, library = os.path.realpath(kernel["path"]), os.path.realpath(kernel["library"])
+        path = os.path.realpath(kernel["path"])
         inside = any(path.startswith(os.path.realpath(folder) + os.sep) for folder in self.folders)
         if not NAME.fullmatch(name) or not inside or not path.endswith(f"/{name}/{name}.so"):
             raise Fault(
@@ -671,8 +835,6 @@ class Kernels:
                 f"{self.python}'s FlashInfer looks for {name} at {kernel['path']}, outside of {', '.join(self.folders)}.",
                 "Use a release with its own FlashInfer.",
             )
-        if not library.startswith(os.path.realpath(self.scratch) + os.sep):
-            raise Fault("place", f"The build says that it made {kernel['library']}.", "Empty `work` and run again.")
 
     def finish(self, wanted: str, told: dict[str, Any]) -> None:
         """Install what was built, let a fresh process find it, and keep the record."""
@@ -680,6 +842,8 @@ class Kernels:
         uid = self.user.pw_uid if self.user and os.geteuid() == 0 else None
         for name, kernel in new.items():
             self.place(name, kernel)
+            if not os.path.realpath(kernel["library"]).startswith(os.path.realpath(self.scratch) + os.sep):
+                raise Fault("place", f"The build says that it made {kernel['library']}.", "Empty `work` and run again.")
         for kernel in new.values():
             kernel["sha256"] = install(kernel["library"], kernel["path"], uid)
             kernel["bytes"] = os.path.getsize(kernel["path"])
@@ -692,41 +856,46 @@ class Kernels:
         self.keep(wanted, told)
 
     def prove(self, told: dict[str, Any], new: dict[str, Any]) -> None:
-        proof = self.ask("prove", self.params["kernels"])
+        for name, fault in self.unproved(told, new).items():
+            os.unlink(new[name]["path"])
+            raise fault
+
+    def unproved(self, told: dict[str, Any], new: dict[str, Any]) -> dict[str, Fault]:
+        """Name to what a fresh process says against it."""
+        proof, faults = self.ask("prove", self.params["kernels"]), {}
         for name, kernel in new.items():
             found = proof["kernels"].get(name) or {"aot": False, "path": "nothing", "loads": False, "why": ""}
             kernel["loads"] = found["loads"]
             if not found["aot"] or os.path.realpath(found["path"]) != os.path.realpath(kernel["path"]):
-                os.unlink(kernel["path"])
-                raise Fault(
+                faults[name] = Fault(
                     "proof",
                     f"A fresh process of {self.python} does not find {name} as built ahead ({found['path']}).",
                     "This FlashInfer would compile it at its start; leave the kernel out and report it.",
                 )
-            if not found["loads"] and proof["driver"]:
-                os.unlink(kernel["path"])
-                raise Fault(
+            elif not found["loads"] and proof["driver"]:
+                faults[name] = Fault(
                     "proof",
                     f"{name} was built and does not load: {found['why']}",
                     "Look that nvcc, torch and driver go together.",
                 )
-            if not found["loads"]:
+            elif not found["loads"]:
                 told["notes"].append(
                     f"{name} is found; that it loads is not proved on a node without a driver: {found['why']}"
                 )
+        return faults
 
     def keep(self, wanted: str, told: dict[str, Any]) -> None:
         kernels = {}
         for name, kernel in self.result["kernels"].items():
-            made = told["kernels"][name]["made_of"] if kernel["state"] != "shipped" else ""
             state = "shipped" if kernel["state"] == "shipped" else "present"
-            kernels[name] = {**kernel, "state": state, "why": "", "loads": None, "made_of": made}
+            if kernel["state"] != "missing":
+                kernels[name] = {**kernel, "state": state, "why": "", "loads": None}
         if self.record:
             keep(
                 self.record,
                 wanted,
                 {
-                    **{key: told[key] for key in ("nvcc", "flashinfer", "architectures")},
+                    **{key: told[key] for key in ("nvcc", "flashinfer", "architectures", "machine")},
                     "notes": [],
                     "kernels": kernels,
                 },

@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
+import glob
 import hashlib
 import importlib
 import importlib.metadata
 import inspect
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -244,8 +247,7 @@ def missing_library(name: str, where: str) -> Fault:
 
 def ldflags_of(ninja: str) -> list[str]:
     """The linker's arguments of a build file, with its variables filled in."""
-    text = re.sub(r"\$\n\s*", "", ninja)
-    values = dict(re.findall(r"^(\w+) = ?(.*)$", text, re.M))
+    values = variables_of(ninja)
     flags = re.sub(r"\$(\w+)", lambda found: values.get(found[1], ""), values.get("ldflags", ""))
     return shlex.split(flags)
 
@@ -559,18 +561,113 @@ def sha256_of(path: str) -> str:
     return digest.hexdigest()
 
 
-def made_of(ninja: str, sources: Iterable[str], scratch: str, facts: Iterable[str]) -> str:
-    """What a kernel is compiled from and how: its sources, its build file and these facts, wherever the scratch folder lies."""
+# What compilers read beside their arguments.
+READ_BY_COMPILERS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
+
+
+class Homes:
+    """Folders that lie elsewhere on another node, or in another release, and are the same: scratch, packages, toolkit.
+
+    A library holds such a path at most in an error's text, so what it is made of is said without them.
+    """
+
+    def __init__(self, scratch: str, **others: str) -> None:
+        self.scratch = os.path.realpath(scratch)
+        names = {path: name for name, folder in others.items() for path in (folder, os.path.realpath(folder)) if folder}
+        names.update(dict.fromkeys((scratch, self.scratch), "scratch"))
+        self.names = {path.encode(): f"${name}".encode() for path, name in names.items()}
+        longest = sorted(self.names, key=len, reverse=True)
+        self.anywhere = re.compile(b"(?:%s)(?![\\w.-])" % b"|".join(re.escape(path) for path in longest))
+
+    def taken_out(self, text: bytes) -> bytes:
+        return self.anywhere.sub(lambda found: self.names[found[0]], text)
+
+
+def homes_of(scratch: str, toolkit: str) -> Homes:
+    packages = os.path.dirname(os.path.dirname(os.path.abspath(imported("flashinfer").__file__)))
+    venv = sys.prefix if sys.prefix != sys.base_prefix else ""
+    return Homes(scratch, release=venv, packages=packages, cuda=toolkit)
+
+
+def variables_of(ninja: str) -> dict[str, str]:
+    return dict(re.findall(r"^(\w+) = ?(.*)$", re.sub(r"\$\n\s*", "", ninja), re.M))
+
+
+def included(ninja: str) -> list[str]:
+    """The folders of headers that a build file names, in its order."""
+    values = variables_of(ninja)
+    text = re.sub(r"\$\n\s*", "", ninja)
+    found = re.findall(r"(?<!\S)-(?:I|isystem) ?(\S+)", text)
+    return list(
+        dict.fromkeys(re.sub(r"\$(\w+)", lambda name: values.get(name[1], name[0]), folder) for folder in found)
+    )
+
+
+@functools.cache
+def text_of(path: str, homes: Homes) -> bytes:
+    """SHA-256 of a file; of one in the scratch folder, which FlashInfer has written, without the folders' names."""
+    if not path.startswith(homes.scratch + os.sep):
+        return bytes.fromhex(sha256_of(path))
+    with open(path, "rb") as stream:
+        return hashlib.sha256(homes.taken_out(stream.read())).digest()
+
+
+@functools.cache
+def headers_of(folder: str, homes: Homes) -> bytes:
+    """SHA-256 over all files of a folder, with their names."""
+    digest, seen = hashlib.sha256(), set()
+    for root, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(root)
+        folders[:] = [] if real in seen else sorted(set(folders) - {"__pycache__"})
+        if real in seen:
+            continue
+        seen.add(real)
+        for name in sorted(names):
+            path = os.path.realpath(os.path.join(root, name))
+            # A link to nowhere is no header.
+            if os.path.isfile(path):
+                digest.update(os.path.join(os.path.relpath(root, folder), name).encode() + b"\0" + text_of(path, homes))
+    return digest.digest()
+
+
+def made_of(ninja: str, sources: Iterable[str], homes: Homes, facts: Iterable[str]) -> str:
+    """What a kernel is compiled from and how: its sources, all headers that they can include, its build file, and these facts."""
     digest = hashlib.sha256()
-    folders = sorted({scratch, os.path.realpath(scratch)}, key=len, reverse=True)
-    texts = [ninja.encode(), *(fact.encode() for fact in facts)]
+    for text in (ninja, *facts):
+        digest.update(hashlib.sha256(homes.taken_out(text.encode())).digest())
     for source in sources:
-        with open(source, "rb") as stream:
-            texts.append(stream.read())
-    anywhere = re.compile(b"|".join(re.escape(folder.encode()) for folder in folders))
-    for text in texts:
-        digest.update(hashlib.sha256(anywhere.sub(b"$scratch", text)).digest())
+        digest.update(text_of(os.path.realpath(source), homes))
+    for folder in included(ninja):
+        digest.update(headers_of(folder, homes))
     return digest.hexdigest()
+
+
+def first_line(path: str, word: str = "") -> str:
+    """The first line of a file that begins with a word, without it; empty where there is none."""
+    with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            if line.startswith(word):
+                return line[len(word) :].strip()
+    return ""
+
+
+def machine(cxx: str) -> dict[str, str]:
+    """Of the node that compiles, for the record. None of it is in what a library is made of: where glibc or libstdc++ are too old
+    for one, the loader says so when it is proved, and a driver compiles nothing, since code for the card itself is in it."""
+    glibc = ""
+    with contextlib.suppress(ValueError, OSError):
+        glibc = (os.confstr("CS_GNU_LIBC_VERSION") or "").replace("glibc ", "")
+    code, compiler = ran([cxx, "-dumpfullversion"])
+    # Not asked of torch, which would take some of the memory of a card that serves.
+    models = {first_line(path, "Model:") for path in glob.glob("/proc/driver/nvidia/gpus/*/information")}
+    return {
+        "glibc": glibc,
+        "c++": "" if code else compiler.strip()[:QUOTED],
+        "python": platform.python_version(),
+        "torch": str(getattr(imported("torch"), "__version__", "")),
+        "driver": first_line("/sys/module/nvidia/version"),
+        "card": ", ".join(sorted(models)),
+    }
 
 
 def shipped(path: str) -> bool:
@@ -584,7 +681,7 @@ def shipped(path: str) -> bool:
     return False
 
 
-def found_of(spec: Any, facts: list[str], scratch: str, recorded: dict[str, Any]) -> dict[str, Any]:
+def found_of(spec: Any, facts: list[str], homes: Homes, recorded: dict[str, Any]) -> dict[str, Any]:
     """One kernel: what it would be made of, and what is there."""
     spec.write_ninja()
     with open(spec.ninja_path, encoding="utf-8") as stream:
@@ -595,7 +692,7 @@ def found_of(spec: Any, facts: list[str], scratch: str, recorded: dict[str, Any]
         "ninja": str(spec.ninja_path),
         "library": str(spec.jit_library_path),
         "objects": objects_of(ninja),
-        "made_of": made_of(ninja, [str(source) for source in spec.sources], scratch, facts),
+        "made_of": made_of(ninja, [str(source) for source in spec.sources], homes, facts),
         "state": "missing",
         "why": "it is not there",
     }
@@ -610,7 +707,7 @@ def found_of(spec: Any, facts: list[str], scratch: str, recorded: dict[str, Any]
     if sha256_of(path) != recorded.get("sha256"):
         return {**found, "why": "what is there is not what was built"}
     if recorded.get("made_of") != found["made_of"]:
-        return {**found, "why": "it was built from other sources, flags or architectures, or by another nvcc"}
+        return {**found, "why": "it was built from other sources, headers, flags or architectures, or by another nvcc"}
     return {**found, "state": "present", "why": ""}
 
 
@@ -625,9 +722,11 @@ def look(question: dict[str, Any]) -> tuple[dict[str, Any], Toolkit]:
             "For which architecture to build is not known: torch sees no card, and architectures is empty.",
             'Set architectures, for example ["12.0a"] for an RTX PRO 6000 Blackwell, or look why the driver shows no card.',
         )
-    facts = [version, toolkit.version, *architectures]
+    facts = [version, toolkit.version, platform.machine(), *architectures]
+    facts += [f"{name}={os.environ[name]}" for name in READ_BY_COMPILERS if os.environ.get(name)]
+    homes = homes_of(scratch, toolkit.home)
     kernels = {
-        name: found_of(spec, facts, scratch, question["records"].get(name) or {})
+        name: found_of(spec, facts, homes, question["records"].get(name) or {})
         for name, spec in specs_of(question["kernels"]).items()
     }
     told = {
@@ -636,6 +735,7 @@ def look(question: dict[str, Any]) -> tuple[dict[str, Any], Toolkit]:
         "nvcc": toolkit.version,
         "cuda_home": toolkit.home,
         "notes": toolkit.mismatch(),
+        "machine": machine(toolkit.cxx),
         "kernels": kernels,
     }
     return told, toolkit

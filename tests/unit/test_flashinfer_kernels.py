@@ -126,17 +126,56 @@ def test_names_that_are_close() -> None:
     assert builder.close_to("xyz", known) == []
 
 
+def a_kernel(folder: Path, name: str) -> tuple[str, list[str], builder.Homes]:
+    """A build file with headers in the packages, in the toolkit, and in the scratch folder, all below another folder."""
+    scratch, packages, cuda = folder / name / "scratch", folder / name / "venv/lib", folder / f"{name}-cuda"
+    for path in (scratch, packages / "include/sub", cuda / "include"):
+        path.mkdir(parents=True)
+    (scratch / "a.cu").write_text(f'#include "{scratch}/b.h"')
+    (scratch / "b.h").write_text(f'#include "{packages}/include/c.h"')
+    (packages / "include/sub/c.h").write_text("c")
+    (cuda / "include/d.h").write_text("d")
+    ninja = (
+        f"cuda_home = {cuda}\ncommon = -I{packages}/include $\n    -isystem $cuda_home/include -I{scratch}\n"
+        f"build {scratch}/a.o: compile {scratch}/a.cu\n"
+    )
+    return ninja, [str(scratch / "a.cu")], builder.Homes(str(scratch), packages=str(packages), cuda=str(cuda))
+
+
 def test_what_a_kernel_is_made_of_is_the_same_in_another_folder(tmp_path: Path) -> None:
-    digests = []
-    for name in ("one", "two"):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "a.cu").write_text(f'#include "{folder}/b.h"')
-        digests.append(builder.made_of(f"build {folder}/a.o", [str(folder / "a.cu")], str(folder), ["13.0"]))
-    assert digests[0] == digests[1]
-    (folder / "a.cu").write_text("other")
-    assert builder.made_of(f"build {folder}/a.o", [str(folder / "a.cu")], str(folder), ["13.0"]) != digests[0]
-    assert builder.made_of("", [], "/x", ["13.0"]) != builder.made_of("", [], "/x", ["13.1"])
+    one, other = a_kernel(tmp_path, "one"), a_kernel(tmp_path, "other")
+    assert builder.included(one[0]) == [
+        str(tmp_path / "one/venv/lib/include"), str(tmp_path / "one-cuda/include"), str(tmp_path / "one/scratch"),
+    ]  # fmt: skip
+    first = builder.made_of(*one, ["13.0"])
+    assert builder.made_of(*other, ["13.0"]) == first
+    assert builder.made_of(*other, ["13.1"]) != first
+    assert builder.made_of(other[0] + "-DX", *other[1:], ["13.0"]) != first
+
+
+@pytest.mark.parametrize("path", ["scratch/a.cu", "scratch/b.h", "venv/lib/include/sub/c.h", "venv/lib/include/new.h"])
+def test_a_header_is_part_of_what_a_kernel_is_made_of(tmp_path: Path, path: str) -> None:
+    one, other = a_kernel(tmp_path, "one"), a_kernel(tmp_path, "other")
+    (tmp_path / "other" / path).write_text("another")
+    assert builder.made_of(*one, []) != builder.made_of(*other, [])
+
+
+def test_bytecode_and_links_are_no_headers(tmp_path: Path) -> None:
+    one, other = a_kernel(tmp_path, "one"), a_kernel(tmp_path, "other")
+    include = tmp_path / "other/venv/lib/include"
+    (include / "__pycache__").mkdir()
+    (include / "__pycache__/x.pyc").write_text("x")
+    (include / "gone.h").symlink_to(tmp_path / "nowhere")
+    assert builder.made_of(*one, []) == builder.made_of(*other, [])
+    (include / "sub/loop").symlink_to(include)
+    builder.made_of(*other, [])  # ends
+
+
+def test_a_name_that_begins_as_a_folder_is_another(tmp_path: Path) -> None:
+    homes = builder.Homes("/x/release", packages="/x/release/lib")
+    assert homes.taken_out(b"/x/release/a /x/release.2/a /x/release/lib/b -I/x/release") == (
+        b"$scratch/a /x/release.2/a $packages/b -I$scratch"
+    )
 
 
 def test_the_stub_has_the_functions_of_the_header() -> None:
@@ -263,7 +302,7 @@ def test_the_record_is_not_believed_blindly(node: Node) -> None:
     assert "has no record" in node.run()["kernels"]["norm"]["why"]
 
 
-@pytest.mark.parametrize("what", ["architecture", "nvcc", "source", "flags"])
+@pytest.mark.parametrize("what", ["architecture", "nvcc", "source", "header", "flags"])
 def test_other_inputs_are_another_kernel(node: Node, what: str) -> None:
     assert node.run(NORM)["changed"]
     if what == "architecture":
@@ -273,9 +312,13 @@ def test_other_inputs_are_another_kernel(node: Node, what: str) -> None:
     elif what == "source":
         (node.site / "flashinfer/data/csrc/norm.cu").write_text("another source")
         done = node.run(NORM, environment={"X": "so that the release is asked"})
+    elif what == "header":
+        (node.site / "flashinfer/data/include").mkdir()
+        (node.site / "flashinfer/data/include/norm.h").write_text("another header")
+        done = node.run(NORM, environment={"X": "so that the release is asked"})
     else:
         done = node.run({**NORM, "arguments": {"flags": ["-DX"]}})
-    assert done["changed"] and "other sources, flags or architectures" in done["kernels"]["norm"]["why"]
+    assert done["changed"] and "other sources, headers, flags or architectures" in done["kernels"]["norm"]["why"]
 
 
 def test_a_hard_link_is_not_written_through(node: Node) -> None:

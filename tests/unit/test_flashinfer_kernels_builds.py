@@ -1,4 +1,5 @@
-"""Real builds: FlashInfer's `norm` for SM120 by the machine's nvcc, found and loaded by a fresh process that can compile nothing.
+"""Real builds: FlashInfer's `norm` for SM120 by the machine's nvcc, found and loaded by a fresh process that can compile nothing,
+and shipped to another release whose nvcc compiles nothing.
 
 FlashInfer comes from PyPI without its largest parts, with the headers of cuBLAS and cuRAND, which the kernels include. All is kept
 in the user's cache. One version takes about a minute on two busy cores, so the others are for SGLANG_TEST_FULL=1.
@@ -19,7 +20,7 @@ from typing import Any
 import flashinfer_kernels as module
 import helpers
 import pytest
-from ansible.module_utils import sglang_job
+from ansible.module_utils import flashinfer_cache, sglang_job
 from helpers import run_module
 from test_flashinfer_tuning_releases import python_of
 
@@ -75,6 +76,7 @@ class Release:
     def __init__(self, folder: Path, version: str, capsys: pytest.CaptureFixture[str]) -> None:
         self.capsys, self.folder, self.version = capsys, folder, version
         self.site, self.work = folder / "site-packages", folder / "work"
+        folder.mkdir(exist_ok=True)
         kept = helpers.download(f"flashinfer-python=={version}", f"flashinfer-{version}-sources", KEPT)
         shutil.copytree(kept, self.site, copy_function=os.link)
         self.python = python_of("0.5.23")
@@ -127,6 +129,44 @@ def test_built_ahead_and_loaded_without_a_compiler(
     release.environment["X"] = "1"
     asked = release.build()
     assert (asked["changed"], asked["asked"], asked["kernels"]["norm"]["state"]) == (False, True, "present")
+    shipped(release, done, Release(tmp_path / "another", version, capsys))
+
+
+def shipped(release: Release, done: dict[str, Any], other: Release) -> None:
+    """To a release of another path, and after something in it was changed."""
+    cache = flashinfer_cache.Cache(release.folder / "cache")
+    record = {
+        "name": "norm",
+        "host": "one",
+        **{key: done["kernels"]["norm"][key] for key in ("made_of", "sha256", "bytes")},
+    }
+    cache.put(record, lambda target: Path(shutil.copy(done["kernels"]["norm"]["path"], target)) and None)
+    # Who compiles with it leaves a line.
+    nvcc, calls = other.folder / "cuda/bin/nvcc", other.folder / "calls"
+    (other.folder / "cuda/bin").unlink()
+    nvcc.parent.mkdir()
+    nvcc.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec {NVCC} --version\necho "$*" >> {calls}\nexit 1\n')
+    nvcc.chmod(0o755)
+
+    looked = other.build(stage="look")
+    assert looked["lacking"] == {"norm": record["made_of"]}, "the same key at another place"
+    sent = other.folder / "sent"
+    sent.mkdir()
+    shutil.copy(cache.library(record), sent)
+    taken = other.build(stage="take", offers={"norm": record}, sent=str(sent))
+    norm = taken["kernels"]["norm"]
+    assert (taken["changed"], taken["status"], norm["state"], norm["loads"]) == (True, "received", "received", True)
+    assert other.loaded().split()[:3] == ["True", str(other.site / "flashinfer/data/aot/norm/norm.so"), "False"]
+    assert not calls.exists() and not other.work.exists()
+
+    # A header of FlashInfer's own that only this release has in another form.
+    header = other.site / "flashinfer/data/include/flashinfer/norm.cuh"
+    text = header.read_text()
+    header.unlink()  # a hard link to what is downloaded
+    header.write_text(text + "// another\n")
+    other.environment["X"] = "1"
+    looked = other.build(stage="look")
+    assert looked["lacking"]["norm"] != record["made_of"] and not calls.exists()
 
 
 def ended(job: Path, program: str) -> None:

@@ -42,7 +42,7 @@ class JitSpec:
         self.ninja_path.parent.mkdir(parents=True, exist_ok=True)
         made = self.ninja_path.parent
         self.ninja_path.write_text(
-            f"cuda_home = {os.environ['CUDA_HOME']}\nflags = {' '.join(self.flags)} {os.environ['FLASHINFER_CUDA_ARCH_LIST']}\n"
+            f"cuda_home = {os.environ['CUDA_HOME']}\ncommon_cflags = -I{PACKAGE}/data/include\nflags = {' '.join(self.flags)} {os.environ['FLASHINFER_CUDA_ARCH_LIST']}\n"
             "ldflags = -shared $\n    -L$cuda_home/lib64 $\n    -lcuda\n\n"
             f"build {made}/a.o: compile a.cu\nbuild {made}/b.o: compile b.cu\nbuild {made}/{self.name}.so: link a.o b.o\n"
         )
