@@ -788,6 +788,7 @@ class Kernels:
 
     def leave(self) -> None:
         """What belongs to no build that is to be gone on with."""
+        shutil.rmtree(self.received, ignore_errors=True)
         for path in (self.looked, os.path.join(self.work, "flashinfer_builder.py")):
             with contextlib.suppress(OSError):
                 os.unlink(path)

@@ -300,7 +300,8 @@ class Shipping:
             if kernel["state"] not in ("built", "present") or not kernel.get("made_of"):
                 continue
             try:
-                if self.cache.find(name, kernel["made_of"])[0]:
+                # What was refused here is replaced: one that an older system can load, newer ones can.
+                if name not in self.refused and self.cache.find(name, kernel["made_of"])[0]:
                     continue
                 record = {
                     "name": name,

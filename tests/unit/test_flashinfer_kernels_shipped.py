@@ -244,6 +244,8 @@ def test_what_does_not_prove_itself_is_compiled(
     done = other.run(environment={"TEST_DRIVER": "1", **environment})
     assert (states(done), done.get("msg")) == ({"norm": "built"}, None)
     assert words in done["refused"]["norm"] and done["kernels"]["norm"]["loads"]
+    (path,) = one.cache.folder.glob("norm-*/record.json")
+    assert json.loads(path.read_text())["host"] == "other", "the cache's was replaced"
 
 
 def test_a_transfer_that_was_cut_off_is_gone_on_with(tasks: tuple[Task, Task], monkeypatch: pytest.MonkeyPatch) -> None:
