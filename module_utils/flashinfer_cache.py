@@ -262,19 +262,23 @@ class Shipping:
         due = [offer for offer in offers.values() if f"{offer['sha256']}.so" not in staged]
         total, done = sum(offer["bytes"] for offer in due), 0
         answer: dict[str, Any] = {}
+        refused: dict[str, str] = {}
         for batch in list(batches(due)) or [[]]:
             if batch:
                 self.say(f"{megabytes(done)} of {megabytes(total)} MB of kernels sent")
 
-            def take(folder: str) -> dict[str, Any]:
+            def take(folder: str, offers: dict[str, dict[str, Any]] = offers) -> dict[str, Any]:
                 return self.execute({**self.args, "stage": "take", "offers": offers, "sent": folder})
 
             files = [(self.cache.library(offer), f"{offer['sha256']}.so") for offer in batch]
             answer = self.send(files, take)
             if answer.get("failed"):
                 break
+            refused.update(answer.get("refused", {}))
+            # What did not arrive whole is not waited for.
+            offers = {name: offer for name, offer in offers.items() if name not in refused}
             done += sum(offer["bytes"] for offer in batch)
-        return answer
+        return {**answer, "refused": refused}
 
     def summary(self, result: dict[str, Any], received: dict[str, Any]) -> None:
         told = result.get("kernels", {})

@@ -195,6 +195,26 @@ def test_a_library_that_arrives_damaged_is_not_used(tasks: tuple[Task, Task]) ->
     assert not other.node.work.exists()
 
 
+def test_one_that_arrives_damaged_does_not_hold_up_the_others(
+    tasks: tuple[Task, Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = tasks
+    one.run("norm", "decode_64", "fused_moe_120")
+    monkeypatch.setattr(flashinfer_cache.batches, "__defaults__", (1,))
+    spoilt: list[Path] = []
+
+    def first(path: Path) -> None:
+        spoilt.append(path)
+        if len(spoilt) == 1:
+            written(path, b"X")
+
+    other.spoil = first
+    done = other.run("norm", "decode_64", "fused_moe_120")
+    assert sorted(states(done).values()) == ["built", "received", "received"]
+    assert list(done["refused"].values()) == ["its SHA-256 is not that of its record"]
+    assert done["message"].startswith("2 kernels from the controller's cache, 1 compiled in ")
+
+
 def test_a_record_that_was_edited_is_not_believed(tasks: tuple[Task, Task]) -> None:
     one, other = tasks
     one.run("norm", "decode_64")
