@@ -141,11 +141,13 @@ def shipped(release: Release, done: dict[str, Any], other: Release) -> None:
         **{key: done["kernels"]["norm"][key] for key in ("made_of", "sha256", "bytes")},
     }
     cache.put(record, lambda target: Path(shutil.copy(done["kernels"]["norm"]["path"], target)) and None)
-    # Who compiles with it leaves a line.
+    # Who compiles with it leaves a line; FlashInfer 0.7.2 asks what it can compile for.
     nvcc, calls = other.folder / "cuda/bin/nvcc", other.folder / "calls"
     (other.folder / "cuda/bin").unlink()
     nvcc.parent.mkdir()
-    nvcc.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec {NVCC} --version\necho "$*" >> {calls}\nexit 1\n')
+    nvcc.write_text(
+        f'#!/bin/sh\ncase "$1" in --version | --list-gpu-arch) exec {NVCC} "$1" ;; esac\necho "$*" >> {calls}\nexit 1\n'
+    )
     nvcc.chmod(0o755)
 
     looked = other.build(stage="look")
