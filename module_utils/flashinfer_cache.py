@@ -97,7 +97,7 @@ class Cache:
         return self.entry(record["name"], record["made_of"]) / f"{record['sha256']}.so"
 
     def find(self, name: str, made_of: str) -> tuple[dict[str, Any], str]:
-        """The record of a library that is whole, and what is wrong with one that is not, which goes."""
+        """The record of a library that is whole, and what is wrong with one that is not. The next build replaces that."""
         entry = self.entry(name, made_of)
         record = self.read(entry)
         if not record or (record.get("name"), record.get("made_of")) != (name, made_of):
@@ -106,9 +106,6 @@ class Cache:
         with contextlib.suppress(OSError):
             if library.stat().st_size == record["bytes"] and sha256_of(str(library)) == record["sha256"]:
                 return record, ""
-        with contextlib.suppress(OSError):
-            (entry / "record.json").unlink()
-            library.unlink(missing_ok=True)
         return {}, f"{library} is not what was put there"
 
     def others(self, name: str, made_of: str) -> dict[str, Any]:
@@ -210,7 +207,7 @@ class Shipping:
             self.warn(f"The node does not take what the cache has, and compiles: {answer.get('msg', '')}")
             return {}, {}
         for name, why in answer.get("refused", {}).items():
-            self.refuse(name, f"What {offers[name].get('host')} built is not used: {why}.", why)
+            self.refuse(name, f"What {offers[name].get('host')} built is not used: {why}. It is compiled.", why)
         left = answer.pop("lacking", {})
         return {name: offer for name, offer in offers.items() if name not in left and name not in self.refused}, answer
 
@@ -254,6 +251,7 @@ class Shipping:
             record, wrong = self.cache.find(name, made_of)
             if record:
                 offers[name] = record
+                self.refused.pop(name, None)  # healed by the host that was waited for
             if wrong:
                 self.refuse(name, f"The cache's {name} is not used: {wrong}.", wrong)
         return offers
@@ -330,7 +328,7 @@ class Shipping:
 
     def refuse(self, name: str, text: str, why: str) -> None:
         self.refused[name] = why
-        self.warn(f"{text} It is compiled.")
+        self.warn(text)
 
     def warn(self, text: str) -> None:
         if text not in self.warnings:

@@ -176,9 +176,11 @@ def test_a_library_that_is_damaged_on_the_controller_is_not_sent(tasks: tuple[Ta
     (library,) = one.cache.folder.glob("norm-*/*.so")
     whole = library.read_bytes()
     library.write_bytes(whole[:-1] + b"X")
+    assert other.run(check=True)["message"].startswith("Would build"), "and a check changes nothing"
+    assert library.exists()
     done = other.run()
     assert states(done) == {"norm": "built"}
-    assert "is not what was put there. It is compiled." in done["warnings"][0]
+    assert "The cache's norm is not used" in done["warnings"][0]
     assert "is not what was put there" in done["refused"]["norm"] and other.calls.count("take") == 0
     (library,) = one.cache.folder.glob("norm-*/*.so")
     assert library.read_bytes() == whole, "healed"
