@@ -31,6 +31,15 @@ options:
   generator:
     description: Text of a program that makes the model into the folder given as its argument.
     type: str
+  fetch:
+    description:
+      - Whether M(sglang_weights) brings what is missing. A model that is not complete then does not fail here, and files are
+        looked at that were touched since they were hashed.
+    type: bool
+    default: false
+  revision:
+    description: Commit that the model shall be of, as C(repository@commit). Another one that was fetched here is refused.
+    type: str
 author: [the sglang-rtxpro authors]
 attributes:
   check_mode: {support: full, description: Tells whether the model would be made., details: []}
@@ -62,6 +71,36 @@ user_exists:
   description: Whether the node has O(user).
   type: bool
   returned: when the model is there
+complete:
+  description: Whether the whole model is there.
+  type: bool
+  returned: with O(fetch)
+digest:
+  description: Of the hashes kept beside the model; nodes with the same have the same files. Empty where nothing was hashed.
+  type: str
+  returned: with O(fetch)
+origin:
+  description: Where the model came from, a C(repository@commit) for one from a hub.
+  type: str
+  returned: with O(fetch)
+doubtful:
+  description: Files that were touched since they were hashed.
+  type: list
+  elements: str
+  returned: with O(fetch)
+running:
+  description: The transfer that an earlier run began and that still goes on; C(kind) and C(sender). Empty where there is none.
+  type: dict
+  returned: with O(fetch)
+rsync:
+  description: Whether the node has rsync.
+  type: bool
+  returned: with O(fetch)
+addresses:
+  description: The node's own addresses.
+  type: list
+  elements: str
+  returned: with O(fetch)
 problems:
   description: What is wrong with the folder, before anything was made.
   type: list
@@ -76,88 +115,13 @@ import os
 import pwd
 import shutil
 import stat
-import struct
 
+from ansible.module_utils import sglang_job, sglang_weights
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sglang_weights import config, problems
 
-# A header is JSON of a few MB at the most; a longer one is a file that is no safetensors file.
-LONGEST_HEADER = 100 << 20
 # In a folder that O(generator) made; only such a one is made again.
 MARK = ".made-by-sglang-rtxpro"
-
-
-def safetensors_length(path: str) -> int:
-    """Bytes that a safetensors file must have: 8, its header, and the end of the last tensor. ValueError when it is none.
-
-    Format: https://github.com/huggingface/safetensors (8 bytes little-endian length, JSON header, data).
-    """
-    with open(path, "rb") as stream:
-        prefix = stream.read(8)
-        if len(prefix) < 8:
-            raise ValueError("no header")
-        (length,) = struct.unpack("<Q", prefix)
-        if length > LONGEST_HEADER:
-            raise ValueError("no safetensors header")
-        try:
-            header = json.loads(stream.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError("its header is cut or broken") from error
-    return 8 + length + max(ends, default=0)
-
-
-def config(path: str) -> dict | None:
-    try:
-        with open(f"{path}/config.json", encoding="utf-8") as stream:
-            found = json.load(stream)
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def partial(path: str) -> list[str]:
-    """Files that a hub's client had not finished; it keeps them in hidden folders."""
-    return [
-        os.path.join(folder, name)
-        for folder, _, names in os.walk(path)
-        for name in names
-        if name.endswith(".incomplete")
-    ]
-
-
-def problems(path: str) -> list[str]:
-    """What is missing or cut in a model's folder; empty when it is complete."""
-    if not os.path.isdir(path):
-        return [f"{path} does not exist"]
-    found = [
-        f"{name} is missing"
-        for name in ("config.json", "tokenizer_config.json")
-        if not os.path.isfile(f"{path}/{name}")
-    ]
-    if not found and config(path) is None:
-        found.append("config.json cannot be read")
-    found += [f"{os.path.relpath(part, path)} is a partial download" for part in partial(path)]
-    names = {os.path.basename(name) for name in glob.glob(f"{path}/*.safetensors")}
-    index = f"{path}/model.safetensors.index.json"
-    if os.path.isfile(index):
-        try:
-            with open(index, encoding="utf-8") as stream:
-                wanted = set(json.load(stream)["weight_map"].values())
-        except (ValueError, KeyError, AttributeError):
-            return [*found, "model.safetensors.index.json cannot be read"]
-        found += [f"{name} is missing" for name in sorted(wanted - names)]
-    elif not names:
-        found.append("there is no safetensors file")
-    for name in sorted(names):
-        size = os.path.getsize(f"{path}/{name}")
-        try:
-            wanted_size = safetensors_length(f"{path}/{name}")
-        except ValueError as error:
-            found.append(f"{name}: {error}")
-            continue
-        if size != wanted_size:
-            found.append(f"{name} has {size} bytes, its header says {wanted_size}")
-    return found
 
 
 def may_read(mode: int, owner: int, group: int, uid: int, gids: set[int]) -> bool:
@@ -165,6 +129,22 @@ def may_read(mode: int, owner: int, group: int, uid: int, gids: set[int]) -> boo
     shift = 6 if owner == uid else 3 if group in gids else 0
     need = 5 if stat.S_ISDIR(mode) else 4
     return uid == 0 or (mode >> shift) & need == need
+
+
+def fetching(path: str, found: list[str]) -> dict:
+    """What decides where a model comes from, and whether this node can give it to others."""
+    manifest = sglang_weights.read_manifest(path)
+    job = sglang_job.look(sglang_weights.work(path))
+    return {
+        "complete": not found,
+        "path": path,
+        "digest": sglang_weights.digest(manifest.get("files", {})),
+        "origin": manifest.get("origin", ""),
+        "rsync": bool(shutil.which("rsync")),
+        "doubtful": sglang_weights.doubtful(path, manifest.get("files", {})),
+        "running": json.loads(job["wanted"]) if job.get("running") else {},
+        "addresses": sglang_weights.addresses(),
+    }
 
 
 def exists(user: str | None) -> bool:
@@ -242,6 +222,8 @@ def main() -> None:
             "user": {"type": "str"},
             "python": {"type": "path"},
             "generator": {"type": "str"},
+            "fetch": {"type": "bool", "default": False},
+            "revision": {"type": "str"},
         },
         required_by={"generator": ["python"]},
         supports_check_mode=True,
@@ -249,6 +231,14 @@ def main() -> None:
     os.umask(0o022)  # the server's user must be able to read what is made here
     path, user = module.params["path"], module.params["user"]
     before = problems(path)
+    fetch = fetching(path, before) if module.params["fetch"] else {}
+    revision = module.params["revision"] or ""
+    if revision and "@" in fetch.get("origin", "") and fetch["origin"] != revision:
+        module.fail_json(
+            msg=f"{path} holds {fetch['origin']}, and {revision} is wanted. What serves may need it, so it was left alone. Name "
+            "another folder with sglang_model_path, or correct sglang_model_revision.",
+            problems=before,
+        )
     changed = bool(before) and bool(module.params["generator"])
     if changed and os.path.exists(path) and os.listdir(path) and not os.path.exists(f"{path}/{MARK}"):
         module.fail_json(
@@ -260,6 +250,8 @@ def main() -> None:
         module.exit_json(changed=True, problems=before)
     if changed:
         generate(module, path)
+    elif before and fetch:
+        module.exit_json(changed=False, problems=before, user_exists=exists(user), **fetch)
     elif before:
         module.fail_json(
             msg=f"The model in {path} is not complete: {'; '.join(before[:10])}. Bring the weights there (config, tokenizer, all "
@@ -271,7 +263,7 @@ def main() -> None:
         module.fail_json(
             msg=f"{'; '.join(shut[:5])}. Give read access (chmod -R a+rX), or the loader calls the files missing."
         )
-    module.exit_json(changed=changed, problems=before, user_exists=exists(user), **describe(path))
+    module.exit_json(changed=changed, problems=before, user_exists=exists(user), **describe(path), **fetch)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+flashinfer_kernels.py
