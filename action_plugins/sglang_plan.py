@@ -13,6 +13,7 @@ from typing import Any
 import ansible.module_utils
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.common.yaml import yaml_load
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,6 +74,7 @@ VARIABLES = [
     "sglang_model_path",
     "sglang_model_spec",
     "sglang_model_generator",
+    "sglang_model_fetch",
     "sglang_patch_patches",
     "sglang_server_args",
     "sglang_server_args_overlay",
@@ -254,6 +256,18 @@ def disk_problems(node: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tupl
             )
     model = paths.get(wanted["model_path"])
     need = wanted["disk_gib"]
+    if model and wanted["fetch"]:
+        begun = paths.get(f"{wanted['model_path']}.incomplete", {})
+        here = (model["used_mib"] + begun.get("used_mib", 0)) / 1024
+        free = model["free_mib"] / 1024
+        if here < 0.9 * need and here + free < need:
+            yield (
+                "error",
+                f"The weights of {wanted['repository'] or wanted['model_path']} take {need} GiB, of which {here:.0f} are there; "
+                f"the file system of {wanted['model_path']} has {free:.0f} GiB free. Make room, or set sglang_model_path to a "
+                "larger one.",
+            )
+        return
     if model and not model["exists"] and not wanted["generator"]:
         what = f"the weights of {wanted['repository']}" if wanted["repository"] else "the model"
         free = model["free_mib"] // 1024
@@ -455,6 +469,8 @@ def changes(plan: dict[str, Any], release: dict[str, Any], change: dict[str, Any
             lines.append(f"patch it: {', '.join(plan['patches'])}")
     if plan["makes_model"]:
         lines.append("make the model")
+    if plan["brings_model"]:
+        lines.append("bring the weights")
     if change.get("reasons"):
         lines.append(
             f"{'restart' if change['running']['pid'] else 'start'} the server, since {'; '.join(change['reasons'])}"
@@ -764,6 +780,7 @@ def judge(
         "min_free_mib": int(variables["gpu_preflight_min_free_mib"] or 0),
         "model_path": variables["sglang_model_path"],
         "generator": variables["sglang_model_generator"],
+        "fetch": boolean(variables["sglang_model_fetch"] or False) and not variables["sglang_model_generator"],
         "disk_gib": spec.get("disk_gib", 0),
         "repository": spec.get("repository", ""),
         "card": card,
@@ -828,6 +845,7 @@ def judge(
         "patches": patches,
         "model_text": model_text(variables["sglang_model_path"], spec, model),
         "makes_model": bool(variables["sglang_model_generator"] and node and not here),
+        "brings_model": bool(expected["fetch"] and node and not here),
         "args": args,
         "given": given,
         "whys": whys(raw, where),

@@ -12,8 +12,8 @@ short_description: Bring a model's weights to a node, or give them to another on
 version_added: "0.4.0"
 description:
   - With O(state=fetched) a model comes from a hub (C(huggingface_hub) of O(python)), from a folder on the node, or from another
-    node (C(rsync)). It is made in C(PATH.incomplete) and takes its name when every file has the SHA-256 that its source says and the
-    model is complete. What is there already is hashed and used. What is cut off goes on where it was.
+    node (C(rsync)). It is made in C(PATH.incomplete) and takes its name when every file has the SHA-256 that its source says and
+    the model is complete. What is there already is hashed and used. What is cut off goes on where it was.
   - Hashes are kept beside the weights (C(.sglang-weights.json)) with size, time and inode of each file, so that they are made once.
   - The transfer runs apart from the task, with low priority. It goes on when the task is cut off, and the next run follows it. An
     action plugin shows how far it is.
@@ -259,8 +259,8 @@ def question_of(params: Dict[str, Any]) -> Dict[str, Any]:
     common = {"path": params["path"], "streams": params["streams"], "patience": params["patience"]}
     ignore = params["ignore"] or sglang_weights.IGNORED
     if params["state"] != "fetched":
-        # Said on the node that takes it, where there is one.
-        where = " before it is given away" if params["state"] == "served" else ""
+        # Said by the node that takes it.
+        where = f" on {os.uname().nodename}" if params["state"] == "served" else ""
         again = params["again"] and params["state"] == "hashed"
         return {**common, "mode": "hash", "again": again, "where": where, "ignore": ignore}
     names = {

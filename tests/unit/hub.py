@@ -31,6 +31,7 @@ class StandInHub:
         self.cut_after: dict[str, int] = {}  # bytes of a file after which the connection ends, once
         self.wrong: set[str] = set()  # files that come with other bytes than the API says
         self.token = ""
+        self.elsewhere = "localhost"  # the host that large files come from, as a hub's content network
         self.told = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
 
     def sibling(self, name: str) -> dict[str, Any]:
@@ -95,7 +96,7 @@ class StandInHub:
                     port = self.headers["Host"].rpartition(":")[2]
                     return self.answer(
                         302, b"", X_Repo_Commit=COMMIT, X_Linked_Size=size, X_Linked_ETag=f'"{hub.told[name]}"',
-                        Location=f"http://localhost:{port}/elsewhere/{name}",
+                        Location=f"http://{hub.elsewhere}:{port}/elsewhere/{name}",
                     )  # fmt: skip
                 if self.command == "HEAD":
                     self.send_response(200)

@@ -413,6 +413,22 @@ def test_weights_that_nobody_put_there(free: int, room: str) -> None:
     assert f"They take 404 GiB; its file system has {room}" in text
 
 
+@pytest.mark.parametrize(
+    ("used", "begun", "free", "errors"),
+    [(0, 0, 500, 0), (0, 0, 40, 1), (0, 380, 40, 0), (100, 0, 310, 0), (0, 100, 290, 1)],
+)
+def test_weights_that_are_brought_need_room_for_what_is_not_there(
+    used: int, begun: int, free: int, errors: int
+) -> None:
+    paths = path_facts(MODEL, used_mib=used * 1024, exists=used > 0, free_mib=free * 1024)
+    paths[MODEL + ".incomplete"] = {**paths[MODEL], "used_mib": begun * 1024}
+    plan = judged("glm52", node=facts(recorded.eight(), paths=paths), sglang_model_fetch=True)
+    told = said(plan, rules=False)
+    assert len(told) == errors and plan["brings_model"] is (used == 0)
+    if errors:
+        assert "nvidia/GLM-5.2-NVFP4 take 404 GiB" in told[0] and f"{free} GiB free" in told[0]
+
+
 def test_a_model_that_is_made_on_the_node_may_be_missing() -> None:
     path = variables("cpu_demo")["sglang_model_path"]
     node = facts("no card")
