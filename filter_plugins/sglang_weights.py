@@ -66,7 +66,7 @@ def refusal(name: str, nodes: dict[str, dict[str, Any]], why: list[str]) -> str:
 def sglang_weights_plan(nodes: dict[str, dict[str, Any]], receivers: list[str]) -> dict[str, dict[str, Any]]:
     """What each of the nodes that lack weights does in this wave.
 
-    `kind` (peer, mirror, hub) with `sender`, and `attach` where that is under way already; `wait` for a node that is about to have
+    `kind` (peer, mirror, hub) with `sender`, whether that has `rsync`, and `attach` where it is under way already; `wait` for a node that is about to have
     them; or `refuse`, a text. A node gives to one other at a time, so that those who have them double from wave to wave.
     """
     told: dict[str, dict[str, Any]] = {}
@@ -74,7 +74,7 @@ def sglang_weights_plan(nodes: dict[str, dict[str, Any]], receivers: list[str]) 
     for name in receivers:
         running = nodes[name].get("running") or {}
         if running.get("kind") in ("peer", *SOURCES):
-            told[name] = {"kind": running["kind"], "sender": running.get("sender", ""), "attach": True}
+            told[name] = {"kind": running["kind"], "sender": running.get("sender", ""), "attach": True, "rsync": True}
             busy.add(told[name]["sender"])
     for name in (name for name in receivers if name not in told):
         node = nodes[name]
@@ -85,7 +85,12 @@ def sglang_weights_plan(nodes: dict[str, dict[str, Any]], receivers: list[str]) 
         senders = [other for other in same if other in allowed and other not in tried]
         free = [other for other in senders if other not in busy]
         if free:
-            told[name] = {"kind": "peer", "sender": free[0], "attach": False}
+            told[name] = {
+                "kind": "peer",
+                "sender": free[0],
+                "attach": False,
+                "rsync": bool(nodes[free[0]].get("rsync")),
+            }
             busy.add(free[0])
             continue
         alike = [other for other in told if nodes[other]["path"] == path and other in allowed]

@@ -88,7 +88,7 @@ def test_what_an_earlier_run_began_goes_on() -> None:
         "n4": node(running={"kind": "hub", "sender": "x"}),
     }
     told = plan(nodes, ["n2", "n3", "n4"])
-    assert told["n2"] == {"kind": "peer", "sender": "n1", "attach": True} and told["n4"]["attach"]
+    assert told["n2"] == {"kind": "peer", "sender": "n1", "attach": True, "rsync": True} and told["n4"]["attach"]
     assert told["n3"] == {"wait": True}, "its sender is busy"
 
 
