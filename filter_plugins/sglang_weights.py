@@ -66,8 +66,9 @@ def refusal(name: str, nodes: dict[str, dict[str, Any]], why: list[str]) -> str:
 def sglang_weights_plan(nodes: dict[str, dict[str, Any]], receivers: list[str]) -> dict[str, dict[str, Any]]:
     """What each of the nodes that lack weights does in this wave.
 
-    `kind` (peer, mirror, hub) with `sender`, whether that has `rsync`, and `attach` where it is under way already; `wait` for a node that is about to have
-    them; or `refuse`, a text. A node gives to one other at a time, so that those who have them double from wave to wave.
+    `kind` (peer, mirror, hub) with `sender`, whether that has `rsync`, and `attach` where it is under way; `wait` for a node
+    that is about to have them; or `refuse`, a text. A node gives to one other at a time, so that those who have them double from
+    wave to wave.
     """
     told: dict[str, dict[str, Any]] = {}
     busy: set[str] = set()
