@@ -289,7 +289,6 @@ def unit_of(port: int) -> str:
 def daemon_command(params: Dict[str, Any], folder: str, python: str) -> List[str]:
     """The transient unit: a user that exists for this alone, and can read what everybody may."""
     unit = unit_of(params["port"])
-    allow = " ".join([*params["allow"], "localhost"])
     properties = [
         f"Description=sglang weights: {params['path']} for {params['sender']}",
         "DynamicUser=yes",
@@ -307,7 +306,7 @@ def daemon_command(params: Dict[str, Any], folder: str, python: str) -> List[str
         "RestrictNamespaces=yes",
         "SystemCallFilter=@system-service",
         "SystemCallArchitectures=native",
-        f"IPAddressAllow={allow}",
+        *(f"IPAddressAllow={address}" for address in params["allow"]),
         "IPAddressDeny=any",
         f"RuntimeMaxSec={LONGEST}",
         "TimeoutStopSec=10",

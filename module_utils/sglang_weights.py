@@ -240,6 +240,8 @@ def progress_text(done: int, total: int, how: str, speed: float) -> str:
     """Such as `12.3 of 433.0 GB from node-1, 812 MB/s, 9 min left`: with a host's name in front, below 80 columns."""
     unit, by = ("GB", 1e9) if total >= 1e8 else ("MB", 1e6)
     text = f"{done / by:.1f} of {total / by:.1f} {unit} {how}"
+    if done >= total:
+        return f"{text}, hashes are compared"
     if speed < 1e3:
         return text
     left = max(0, total - done) / speed
@@ -486,7 +488,7 @@ def hashed(question: dict[str, Any]) -> dict[str, Any]:
 
     if names:
         # hashlib works beside other threads.
-        how = f"hashed{question.get('where', '')}"
+        how = f"read{question.get('where', '')}"
         with Progress(total, how, lambda: done[0]), ThreadPoolExecutor(question["streams"]) as pool:
             list(pool.map(one, sorted(there, key=lambda name: -os.path.getsize(os.path.join(folder, name)))))
         for name in corrupt:
