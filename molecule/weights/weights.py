@@ -29,6 +29,9 @@ from hosts import BIN, ROOT, Host, Play, Wrong, check
 from hub import COMMIT, StandInHub, client
 
 PATH = "/srv/models/big"
+# Of 256 MiB, for what is not about size, with a bandwidth that leaves time to do something to it.
+SMALL = "/srv/models/small"
+SLOW = {"sglang_model_path": SMALL, "sglang_model_peer_bandwidth": 15}
 UNIT = "sglang-weights-8730"
 CASES: list[tuple[str, Callable[[Fleet], str]]] = []
 
@@ -73,9 +76,9 @@ class Fleet:
         check(run.code == 0, f"the weights did not come:\n{run.text[-4000:]}")
         return run
 
-    def sums(self, path: str = PATH) -> list[str]:
-        """SHA-256 of what the nodes have, by sha256sum and not by us."""
-        command = f"cd {path} && sha256sum $(ls *.json *.safetensors) | sha256sum"
+    def sums(self, path: str = PATH, files: str = "*.json *-00002-*.safetensors") -> list[str]:
+        """SHA-256 of what the nodes have, by sha256sum and not by us; of one shard where it is about more than the first time."""
+        command = f"cd {path} && sha256sum $(ls {files}) | sha256sum"
         found: dict[str, str] = {}
 
         def ask(host: Host) -> None:
@@ -88,8 +91,8 @@ class Fleet:
             thread.join()
         return [found.get(name, f"{name} has nothing") for name in self.hosts]
 
-    def alike(self, path: str = PATH) -> None:
-        sums = self.sums(path)
+    def alike(self, *words: str) -> None:
+        sums = self.sums(*words)
         check(len(set(sums)) == 1, f"the nodes have different files: {sums}")
 
     def closed(self) -> None:
@@ -101,6 +104,12 @@ class Fleet:
                 ok=False,
             )
             check(not left, f"{host.name} has this left of a transfer: {left}")
+
+    def small(self) -> None:
+        """All nodes have the small model."""
+        program = (HERE / "make_weights.py").read_text()
+        self[1].do(f"test -d {SMALL} || python3 - {SMALL} 4 64 <<'END'\n{program}\nEND")
+        self.brought(sglang_model_path=SMALL)
 
     def job(self, number: int, path: str = PATH) -> int:
         """The process that keeps a node's transfer."""
@@ -128,7 +137,7 @@ def seconds(run: Play) -> float:
 
 @case("A second run asks each node once and hashes nothing")
 def again(fleet: Fleet) -> str:
-    fleet.alike()
+    fleet.alike(PATH, "*.json *.safetensors")
     fleet.closed()
     run = fleet.brought("-vvv")
     trips = len(re.findall(r"<[^>]+> SSH: EXEC ", run.text))
@@ -157,7 +166,7 @@ def cut(fleet: Fleet) -> str:
     run.end(240)
     check(run.code == 0, f"the weights did not come:\n{run.text[-4000:]}")
     check(len(secret[1]) == 40 and secret[1] not in run.text, "the secret shows in what the run says")
-    widest = max(len(line.rstrip()) for line in run.text.splitlines() if "GB from" in line and "left" in line)
+    widest = max(len(line.rstrip()) for line in run.text.splitlines() if re.match(r"node-3: .* left$", line))
     check(widest <= 80, f"progress takes {widest} columns")
     fleet.alike()
     fleet.closed()
@@ -166,71 +175,70 @@ def cut(fleet: Fleet) -> str:
 
 @case("The controller is killed; the next run follows what it began")
 def killed(fleet: Fleet) -> str:
-    fleet.lose(3)
-    run = fleet.start(limit="node-3", sglang_model_peer_bandwidth=250)
+    fleet.small()
+    fleet.lose(3, SMALL)
+    run = fleet.start(limit="node-3", **SLOW)
     run.until("GB from node-1")
     run.kill()
-    job = fleet.job(3)
-    run = fleet.start("-v", limit="node-3")
+    job = fleet.job(3, SMALL)
+    run = fleet.start("-v", limit="node-3", **SLOW)
     run.until("GB from node-1")
-    check(fleet.job(3) == job, "the next run began anew")
+    check(fleet.job(3, SMALL) == job, "the next run began anew")
     run.end(240)
     check(run.code == 0, f"the weights did not come:\n{run.text[-4000:]}")
-    fleet.alike()
+    fleet.alike(SMALL)
     fleet.closed()
     return "the transfer went on, and was followed to its end"
 
 
 @case("The transfer itself is killed; the next run goes on where it was")
 def torn(fleet: Fleet) -> str:
-    fleet.lose(3)
-    run = fleet.start(limit="node-3", sglang_model_peer_bandwidth=250)
+    fleet.lose(3, SMALL)
+    run = fleet.start(limit="node-3", **SLOW)
     run.until("GB from node-1")
     time.sleep(5)
     run.kill()
-    fleet[3].do(f"pkill -KILL -s {fleet.job(3)}")
-    there = int(fleet[3].do(f"du -sb {PATH}.incomplete | cut -f1"))
-    run = fleet.brought("-v", limit="node-3")
-    total, brought = 4 << 30, came(run)
+    fleet[3].do(f"pkill -KILL -s {fleet.job(3, SMALL)}")
+    there = int(fleet[3].do(f"du -sb {SMALL}.incomplete | cut -f1"))
+    run = fleet.brought("-v", limit="node-3", **SLOW)
+    total, brought = 256 << 20, came(run)
     check(there > total // 20, f"only {there} bytes were there")
     check(0 < brought <= total - there * 0.9, f"{brought} bytes came again, though {there} were there")
-    fleet.alike()
+    fleet.alike(SMALL)
     fleet.closed()
     return f"{there >> 20} MiB were there, {brought >> 20} MiB came"
 
 
 ROT = f"""
-cd {PATH} && f=$(ls *.safetensors | sed -n 2p) && t=$(stat -c %y $f)
-printf 'rot' | dd of=$f bs=1 seek=500000000 conv=notrunc status=none && touch -d "$t" $f
+cd {SMALL} && f=$(ls *.safetensors | sed -n 2p) && t=$(stat -c %y $f)
+printf 'rot' | dd of=$f bs=1 seek=50000000 conv=notrunc status=none && touch -d "$t" $f
 """
 
 
 @case("A sender whose disk turned bits: its file is refused, taken from another node, and healed there")
 def rotten(fleet: Fleet) -> str:
     fleet[1].do(ROT)
-    fleet.lose(3)
-    run = fleet.brought("-v", limit="node-3")
+    fleet.lose(3, SMALL)
+    run = fleet.brought("-v", limit="node-3", sglang_model_path=SMALL)
     check("node-1 has a wrong model-00002-of-00004.safetensors" in run.told, f"it is not said:\n{run.text[-4000:]}")
     check("from node-2" in run.text, f"nothing came from node-2:\n{run.text[-4000:]}")
-    check(came(run) <= (1 << 30) + (1 << 20), f"more than the one file came again: {came(run)}")
-    sums = fleet.sums()
+    check(came(run) <= 65 << 20, f"more than the one file came again: {came(run)}")
+    sums = fleet.sums(SMALL)
     check(sums[1] == sums[2] != sums[0], f"{sums}")
-    run = fleet.brought("-v")
+    run = fleet.brought("-v", sglang_model_path=SMALL)
     check("is corrupt" in run.told, f"it is not said:\n{run.text[-4000:]}")
-    fleet.alike()
+    fleet.alike(SMALL)
     fleet.closed()
     return "refused, taken from node-2; node-1 was healed by the next run"
 
 
 @case("The bandwidth is bounded")
 def bounded(fleet: Fleet) -> str:
-    path = "/srv/models/small"
-    fleet[1].do(f"test -d {path} || python3 - {path} 4 64 <<'END'\n{(HERE / 'make_weights.py').read_text()}\nEND")
     took = {}
     for bound in (25, 75):
-        fleet.lose(2, path)
+        fleet.lose(2, SMALL)
         took[bound] = seconds(
-            fleet.brought("-v", limit="node-2", sglang_model_path=path, sglang_model_peer_bandwidth=bound)
+            fleet.brought("-v", limit="node-2", sglang_model_path=SMALL, sglang_model_peer_bandwidth=bound)
         )
     ratio = took[25] / took[75]
     check(2 < ratio < 4, f"a third of the bandwidth took {ratio:.1f} times as long ({took})")
@@ -240,13 +248,12 @@ def bounded(fleet: Fleet) -> str:
 
 @case("Nobody took anything for a while: the daemon ends by itself")
 def forgotten(fleet: Fleet) -> str:
-    path = "/srv/models/small"
-    fleet.lose(2, path)
-    variables = {"sglang_model_path": path, "sglang_model_peer_bandwidth": 5, "sglang_model_patience": 1}
+    fleet.lose(2, SMALL)
+    variables = {"sglang_model_path": SMALL, "sglang_model_peer_bandwidth": 5, "sglang_model_patience": 1}
     run = fleet.start(limit="node-2", **variables)
     run.until("GB from node-1")
     run.kill()
-    fleet[2].do(f"pkill -KILL -s {fleet.job(2, path)}")
+    fleet[2].do(f"pkill -KILL -s {fleet.job(2, SMALL)}")
     check(fleet[1].do(f"systemctl is-active {UNIT}", ok=False) == "active", "there is no daemon to be forgotten")
     owner = fleet[1].do("stat -c %U:%a /run/sglang/weights-8730/secret 2>&1; ps -C rsync -o user= | head -1", ok=False)
     check("No such file" in owner and "root" not in owner, f"a secret lies about, or root serves: {owner}")
@@ -257,7 +264,7 @@ def forgotten(fleet: Fleet) -> str:
     while fleet[1].do(f"systemctl is-active {UNIT}", ok=False) == "active":
         check(time.monotonic() < until, "the daemon still listens after 100 s")
         time.sleep(2)
-    fleet.lose(2, path)
+    fleet.lose(2, SMALL)
     fleet[2].do("rm -rf /srv/models/.small.job*")
     fleet.closed()
     return f"gone after a minute, with its files (node-3 got {refused or 'nothing'!r} from it)"
@@ -283,7 +290,7 @@ def hubbed(fleet: Fleet) -> str:
         "sglang_model_endpoint": f"http://10.213.43.1:{server.server_port}",
     }
     fleet.brought(**variables)
-    fleet.alike(path)
+    fleet.alike(path, "*")
     asked = [ask[1:3] for ask in hub.asked if ask[0] == "GET" and "elsewhere" in ask[1]]
     check(len(asked) == 4 and asked.count(("/elsewhere/model-2.safetensors", f"bytes={20 << 20}-")) == 1, f"{asked}")
     again = fleet.brought(**variables)
