@@ -180,12 +180,12 @@ def killed(fleet: Fleet) -> str:
     run = fleet.start(limit="node-3", **SLOW)
     run.until("GB from node-1")
     run.kill()
-    job = fleet.job(3, SMALL)
-    run = fleet.start("-v", limit="node-3", **SLOW)
-    run.until("GB from node-1")
-    check(fleet.job(3, SMALL) == job, "the next run began anew")
-    run.end(240)
-    check(run.code == 0, f"the weights did not come:\n{run.text[-4000:]}")
+    fleet.job(3, SMALL)
+    # It may end while the next run is on its way to it: then that finds the weights.
+    run = fleet.brought("-v", limit="node-3", **SLOW)
+    check(
+        "false_condition: not __sglang_model_mine.attach" in run.text, f"the next run began anew:\n{run.text[-4000:]}"
+    )
     fleet.alike(SMALL)
     fleet.closed()
     return "the transfer went on, and was followed to its end"
