@@ -221,7 +221,7 @@ def rotten(fleet: Fleet) -> str:
     fleet.lose(3, SMALL)
     run = fleet.brought("-v", limit="node-3", sglang_model_path=SMALL)
     check("node-1 has a wrong model-00002-of-00004.safetensors" in run.told, f"it is not said:\n{run.text[-4000:]}")
-    check("from node-2" in run.text, f"nothing came from node-2:\n{run.text[-4000:]}")
+    check("node-3 -> node-2(" in run.text, f"nothing came from node-2:\n{run.text[-4000:]}")
     check(came(run) <= 65 << 20, f"more than the one file came again: {came(run)}")
     sums = fleet.sums(SMALL)
     check(sums[1] == sums[2] != sums[0], f"{sums}")
