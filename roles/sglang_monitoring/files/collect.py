@@ -386,7 +386,7 @@ def server_page(page: Page, record: sglang_node.Record, units: dict[str, dict[st
 
         about = "Seconds since its last look."
         page.add("sglang_supervisor_look_age_seconds", about, round(since("looked"), 1), **own)
-        about = "Seconds for which a server that was well has made no token, as the supervisor sees it; 0 while it is well or starts."
+        about = "Seconds for which a server that was well has made no token, by the supervisor; 0 while it starts."
         failing = since("failing_since") if memory.get("healthy") else 0.0
         page.add("sglang_supervisor_failing_seconds", about, round(failing, 1), **own)
         about = "Starts of a server on which systemd had given up, since it was last well for long."
