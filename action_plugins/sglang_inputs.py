@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import ansible.module_utils
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.common.yaml import yaml_load
@@ -14,6 +15,12 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+
+from ansible.module_utils import sglang_options
+from ansible.module_utils import sglang_replica as replicas
+
 # Files of group_vars, and groups, that are no profiles.
 SHARED = {"all", "ungrouped", "gpu_nodes"}
 # What tells one profile's file from another's, and is changed by nothing else.
@@ -104,11 +111,56 @@ def variant_problem(variant: Any, made_for: Any, profile: Any, known: set[str]) 
     return ""
 
 
+# Names of an option of the engine, and what it is without one.
+TENSOR, PIPELINE = ("tensor-parallel-size", "tp-size", "tp"), ("pipeline-parallel-size", "pp-size", "pp")
+
+
+def size_of(args: dict[str, Any], names: tuple[str, ...]) -> int:
+    """A size among arguments; 1 where it is not set, or is no number: the plan says that."""
+    given = {sglang_options.option(name): value for name, value in args.items()}
+    found = next((given[name] for name in names if name in given), 1)
+    return int(found) if str(found).isdigit() and int(found) > 0 else 1
+
+
+def replica_problems(
+    host: str, groups: dict[str, Any], read: replicas.Read, hosts: tuple[Iterable[str], ...], mode: str
+) -> list[str]:
+    """What stands against a host's replica, before any of its nodes is asked.
+
+    `hosts` are those chosen, active and of this batch. `mode` is what a playbook does with a replica: it works on all of it
+    (whole), on its head (head), on none (none), or looks (any).
+    """
+    try:
+        replica = replicas.describe(host, groups, read)
+    except replicas.ReplicaError as error:
+        return [str(error)]
+    if not replica or mode == "any":
+        return []
+    if mode == "none":
+        return [
+            f"{host} is part of {replicas.title(replica)}: this is for a server of its own. Take what is to be tried into the "
+            "profile, deploy.yml it to the replica, and measure with bench.yml"
+        ]
+    if mode == "head":
+        return []
+    problem = replicas.whole(replica, *hosts)
+    if problem:
+        return [problem]
+    problems = replicas.differing(replica, read)
+    args = {**(read(host, "sglang_server_args") or {}), **(read(host, "sglang_server_args_overlay") or {})}
+    wrong = replicas.sizes(replica, size_of(args, TENSOR), size_of(args, PIPELINE))
+    problems += [wrong] if wrong else []
+    for variable in ("sglang_server_port", "sglang_server_front_port"):
+        if str(read(host, variable)) == str(replica["port"]):
+            problems.append(f"sglang_server_dist_port and {variable} are both {replica['port']}; each needs its own")
+    return problems
+
+
 class ActionModule(ActionBase):
     """Fails with everything that is wrong at once."""
 
     _requires_connection = False
-    _VALID_ARGS = frozenset({"profile"})
+    _VALID_ARGS = frozenset({"profile", "replica"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
@@ -129,6 +181,7 @@ class ActionModule(ActionBase):
         known = {path.stem for path in (ROOT / "variants").glob("*.yml")}
         wrong = variant_problem(variant, made_for, profile, known)
         problems += [wrong] if wrong else []
+        problems += self._replica(host, variables)
         if problems:
             result.update(
                 failed=True, msg=" ".join(text if text.endswith((".", "?")) else text + "." for text in problems)
@@ -136,6 +189,23 @@ class ActionModule(ActionBase):
         else:
             result.update(changed=False, profile=profile)
         return result
+
+    def _replica(self, host: str, variables: dict[str, Any]) -> list[str]:
+        groups = variables.get("groups") or {}
+        if not replicas.names_of(host, groups):
+            return []
+        hostvars = variables["hostvars"]
+        play = tuple(
+            variables.get(name) or [] for name in ("ansible_play_hosts_all", "ansible_play_hosts", "ansible_play_batch")
+        )
+
+        def read(other: str, name: str) -> Any:
+            try:
+                return hostvars[other].get(name)
+            except AnsibleError:
+                return None  # made of something that a task has yet to find out
+
+        return replica_problems(host, groups, read, play, str(self._task.args.get("replica", "whole")))
 
     def _wrong_types(self, variables: dict[str, Any]) -> list[str]:
         """Roles check their inputs when their turn comes; a wrong one is said before the first of them has done anything."""

@@ -56,6 +56,10 @@ OWN_VARIABLES = {
     "served-model-name": "sglang_server_model_name",
     "host": "sglang_server_host",
     "port": "sglang_server_port",
+    "nnodes": "an inventory group replica_NAME",
+    "node-rank": "sglang_server_node_rank, in an inventory group replica_NAME,",
+    "dist-init-addr": "sglang_server_dist_address and sglang_server_dist_port, in an inventory group replica_NAME,",
+    "nccl-init-addr": "sglang_server_dist_address and sglang_server_dist_port, in an inventory group replica_NAME,",
 }
 SECRET_OPTIONS = {"api-key", "admin-api-key", "ssl-keyfile-password"}
 # Variables that a plan reads, beside the roles' own defaults.
@@ -82,6 +86,7 @@ VARIABLES = [
     "sglang_server_environment_overlay",
     "sglang_server_name",
     "sglang_server_port",
+    "sglang_server_replica",
     "sglang_server_host",
     "sglang_server_front",
     "sglang_server_front_host",
@@ -769,7 +774,9 @@ def judge(
     sizes = {name: values.get(f"{name[0]}p_size") or 1 for name in ("tensor", "pipeline", "data")}
     if sglang_fit.groups(values) > 1:
         sizes["data"] = 1  # these share the cards of one copy
-    gpus = math.prod(sizes.values())
+    # Of several nodes with one model, each has its share.
+    nodes = (variables["sglang_server_replica"] or {}).get("nnodes", 1)
+    gpus = math.prod(sizes.values()) // nodes
     found_fit = sglang_fit.fit(card, spec, model, values) if card and spec else {}
     autotune = known.get("autotune") or {"runs": None, "why": "the release was not asked about these arguments"}
     expected = {
@@ -786,7 +793,8 @@ def judge(
         "card": card,
         "visible": environment.get("CUDA_VISIBLE_DEVICES", ""),
         "gpus": gpus,
-        "sizes": " x ".join(f"{name}-parallel-size {n}" for name, n in sizes.items() if n > 1 or name == "tensor"),
+        "sizes": " x ".join(f"{name}-parallel-size {n}" for name, n in sizes.items() if n > 1 or name == "tensor")
+        + (f", over {nodes} nodes" if nodes > 1 else ""),
     }
     context = {
         "given": given,

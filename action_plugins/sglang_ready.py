@@ -2,13 +2,21 @@
 
 The module returns at each new stage, or after SLICE seconds; between two of its runs lie PACE seconds at least, so that
 a wait of half an hour costs few round trips and a quick start still shows every stage.
+
+Servers that serve one model together are waited for together: where one of them fails, the waits for the others end too, within a
+slice, in place of a rank that waits for one which does not come. They tell each other by a file on the controller.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import time
+from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+from ansible import constants
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
@@ -29,6 +37,37 @@ def still(step: Dict[str, Any]) -> str:
     return f"… still {step.get('doing', 'starting')} ({max(0.0, (step.get('seconds') or 0.0) - since):.0f} s)"
 
 
+class Board:
+    """Where the waits of one run for one replica tell each other that one of them failed.
+
+    The folder is the run's own, and ends with it.
+    """
+
+    def __init__(self, key: str, host: str) -> None:
+        name = f"sglang-ready-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+        self.path = Path(constants.DEFAULT_LOCAL_TMP) / name
+        self.host = host
+
+    def tell(self, message: str) -> None:
+        """The first one who fails is told of; what follows from that fails too."""
+        new = self.path.with_suffix(f".{os.getpid()}")
+        new.write_text(json.dumps({"host": self.host, "msg": message}), encoding="utf-8")
+        try:
+            os.link(new, self.path)
+        except FileExistsError:
+            pass
+        finally:
+            new.unlink()
+
+    def told(self) -> Dict[str, str]:
+        """Who failed first and with what; empty while nobody has, and for that host itself."""
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        return {} if found["host"] == self.host else found
+
+
 class ActionModule(ActionBase):
     TRANSFERS_FILES = False
 
@@ -40,6 +79,8 @@ class ActionModule(ActionBase):
         if internal:
             raise AnsibleActionFail(f"sglang_ready: {', '.join(internal)} belongs to its action plugin; leave it out.")
         host = task_vars.get("inventory_hostname", "")
+        together = str(args.pop("together", None) or "")
+        board = Board(together, host) if together else None
         server = str(args.get("unit") or args.get("url") or "server").removesuffix(".service")
 
         resume: Optional[Dict[str, Any]] = None
@@ -61,6 +102,13 @@ class ActionModule(ActionBase):
                 spoke = time.monotonic()
             resume = step.pop("resume", None)
             if not step.pop("unfinished", False):
+                if board and step.get("failed"):
+                    board.tell(str(step.get("msg", "")))
+                return step
+            told = board.told() if board else {}
+            if told:
+                step.update(failed=True, reason="other_host", first=told["host"])
+                step["msg"] = f"{server} is not waited for any longer, since {told['host']} failed: {told['msg']}"
                 return step
             time.sleep(max(0.0, PACE - (time.monotonic() - asked)))
 

@@ -31,17 +31,19 @@ options:
       - V(inspected) tells what is recorded and what runs, and with O(deployment) what that one was.
       - V(switched) writes the unit and restarts the server, unless both are already as wanted. Requests in flight have
         O(drain_timeout) to finish. Returns when the new process is executed; M(sglang_ready) waits until it serves.
+      - V(withdrawn) lets requests in flight end and stops the server, where V(switched) would restart it. For the head of several
+        nodes that serve one model, before any of them is switched; V(switched) goes on from there.
       - V(committed) records that the deployment which runs was proved, forgets what is beyond O(keep), and removes releases below
         O(releases) that no deployment on record and no process needs.
       - V(restored) puts the last committed deployment back and restarts it; where there is none, stops and removes the unit.
       - V(ended) gives the lock back, if it is this run's. V(committed) does so too with O(ends).
       - V(absent) stops the server and removes its unit, its record and its home, and releases that nothing else needs.
     type: str
-    choices: [begun, inspected, switched, committed, restored, ended, absent]
+    choices: [begun, inspected, withdrawn, switched, committed, restored, ended, absent]
     required: true
   unit:
     description:
-      - Text of the unit. C(@DEPLOYMENT@) in it becomes the digest of the text. Needed by V(switched) and V(committed).
+      - Text of the unit. C(@DEPLOYMENT@) in it becomes the digest of the text. Needed by V(withdrawn), V(switched), V(committed).
     type: str
   facts:
     description:
@@ -56,8 +58,18 @@ options:
   deployment:
     description:
       - Id of a deployment on record for V(inspected). V(previous) is the newest that differs from what is committed.
+      - For V(restored), the one to go back to where what was committed since is taken back; V(none) for no deployment at all.
     type: str
     default: ""
+  because:
+    description: Reasons outside of this node for V(withdrawn) and V(switched) to restart a server that runs as wanted.
+    type: list
+    elements: str
+    default: []
+  kill:
+    description: Whether what runs is ended at once by V(switched) and V(restored), since nothing in flight is its own.
+    type: bool
+    default: false
   reason:
     description: Why the deployment is put back. Kept in the record.
     type: str
@@ -541,10 +553,33 @@ class Server:
                 os.rmdir(os.path.dirname(path))
         return kept
 
+    def withdrawn(self) -> dict:
+        """The head of a replica goes first: what it has in hand needs the others until it has ended."""
+        self.refuse_foreign()
+        self.hold()
+        reasons = self.differs(self.wanted, self.digest) + self.params["because"]
+        runs = self.running["active"] in ("active", "activating", "reloading")
+        result: dict = {"reasons": reasons if runs else []}
+        if not (reasons and runs):
+            return result
+        result["changed"] = True
+        if not self.dry:
+            self.verify(self.wanted)
+            # First the record, as with a switch: the supervisor puts back what a run that is killed here left behind.
+            self.under_way(2 * self.params["drain_timeout"] + END_SECONDS)
+            drained = (0.0, 0)
+            if node.front_runs(self.name):
+                drained = node.drain(self.record, self.params["drain_timeout"])
+            if drained[1]:
+                node.systemctl("kill", "--kill-who=all", "--signal=SIGKILL", self.unit_name)
+            node.systemctl("stop", self.unit_name)
+            result["cut_off"] = drained[1]
+        return result
+
     def switched(self) -> dict:
         self.refuse_foreign()
         self.hold()
-        reasons = self.differs(self.wanted, self.digest)
+        reasons = self.differs(self.wanted, self.digest) + self.params["because"]
         result: dict = {"reasons": reasons}
         disabled = self.shown.get("UnitFileState") not in ("enabled", "enabled-runtime")
         if not reasons and disabled:
@@ -567,7 +602,8 @@ class Server:
                 began = time.monotonic()
                 node.keep_unit(self.name)
                 # What a front's drain left over has had its time.
-                node.put(self.name, self.wanted, self.record, self.params["facts"].get("url", ""), kill=drained[1] > 0)
+                kill = drained[1] > 0 or self.params["kill"]
+                node.put(self.name, self.wanted, self.record, self.params["facts"].get("url", ""), kill=kill)
                 self.under_way(after)
                 result["times"] = {"drain_s": round(drained[0], 1), "stop_s": round(time.monotonic() - began, 1)}
                 result["cut_off"] = drained[1]
@@ -648,6 +684,7 @@ class Server:
         self.hold()
         reason = self.params["reason"] or "asked for"
         result: dict = {"reasons": [reason]}
+        revoked = self.revoked()
         known = bool(self.last)
         # One whose release was deleted cannot come back; an older one may.
         self.last = next((entry for entry in [self.last, *self.record.entries()] if entry and whole(entry)), {})
@@ -663,14 +700,15 @@ class Server:
             untouched = not self.differs(self.wanted, self.digest)
         else:
             # Without a record that this run switched, what runs is not its work.
-            untouched = not self.on_disk or foreign(self.on_disk, self.last) or self.phase != "switched"
+            ours = self.phase == "switched" or revoked
+            untouched = not self.on_disk or foreign(self.on_disk, self.last) or not ours
         result.update(changed=not untouched, restarted=bool(self.last) and not untouched)
         if not untouched and not self.dry:
             if self.last:
                 with contextlib.suppress(OSError):  # service before bookkeeping, on a full disk too
                     self.set_aside()
                 # What was never proved has nobody's requests that count.
-                kill = self.running["digest"] != self.digest
+                kill = self.running["digest"] != self.digest or self.params["kill"]
                 try:
                     node.put(self.name, self.wanted, self.record, self.last["facts"].get("url", ""), kill=kill)
                 except OSError:
@@ -691,6 +729,18 @@ class Server:
             node.open_gate(self.record)
         result["diff"] = diff(self.on_disk, self.wanted, self.unit_path)
         return result
+
+    def revoked(self) -> bool:
+        """Whether what was committed is taken back, since another node of its replica could not: its manifest goes."""
+        asked = self.params["deployment"]
+        if not asked:
+            return False
+        number = int(asked) if asked.isdigit() else 0
+        newer = [one for one in self.record.ids() if int(one) > number]
+        if newer and not self.dry:
+            self.record.forget(newer)
+        self.last = self.record.entry(asked)
+        return bool(newer)
 
     def remove(self) -> None:
         if self.on_disk or self.masked:
@@ -808,7 +858,7 @@ class Server:
                     yield read_text(path)
 
 
-STATES = ("begun", "inspected", "switched", "committed", "restored", "ended", "absent")
+STATES = ("begun", "inspected", "withdrawn", "switched", "committed", "restored", "ended", "absent")
 
 
 def main() -> None:
@@ -820,6 +870,8 @@ def main() -> None:
             "facts": {"type": "dict", "default": {}},
             "proof": {"type": "dict", "default": {}},
             "deployment": {"type": "str", "default": ""},
+            "because": {"type": "list", "elements": "str", "default": []},
+            "kill": {"type": "bool", "default": False},
             "reason": {"type": "str", "default": ""},
             "drain_timeout": {"type": "int", "default": 300},
             "proof_timeout": {"type": "int", "default": 600},
@@ -833,7 +885,7 @@ def main() -> None:
             "by": {"type": "dict", "default": {}},
             "root": {"type": "path", "default": node.ROOT},
         },
-        required_if=[("state", "switched", ["unit"]), ("state", "committed", ["unit"])],
+        required_if=[("state", name, ["unit"]) for name in ("withdrawn", "switched", "committed")],
         supports_check_mode=True,
     )
     os.umask(0o022)

@@ -32,6 +32,11 @@ options:
   api_key:
     description: The server's API key, needed to read C(/v1/models) of a server that has one.
     type: str
+  together:
+    description:
+      - For the action plugin. Names what is waited for on several hosts at once, which serve one model together. Where one fails,
+        the waits for the others end as well.
+    type: str
   poll_interval:
     description: Seconds between two looks at the unit, at most 1.
     type: float
@@ -111,11 +116,15 @@ models:
   returned: success
   type: list
   elements: str
+ended_at:
+  description: Seconds of the node's clock since 1970 when the unit's main process ended.
+  returned: when it died or was stopped
+  type: float
 reason:
   description: Why it failed.
   returned: failure
   type: str
-  choices: [died, stopped, not_running, timeout, other_listener, other_model]
+  choices: [died, stopped, not_running, timeout, other_listener, other_model, other_host]
 stage:
   description: What the server was busy with, for example "loading weights".
   returned: failure
@@ -125,6 +134,10 @@ error_lines:
   returned: failure
   type: list
   elements: str
+first:
+  description: The host whose failure ended this wait.
+  returned: with O(together), when another host failed
+  type: str
 tail:
   description: The last 20 lines of this start's log.
   returned: failure
@@ -152,6 +165,7 @@ SPEC: Dict[str, Any] = {
     "unit": {"type": "str"},
     "timeout": {"type": "int", "default": 1800},
     "model": {"type": "str"},
+    "together": {"type": "str"},
     "api_key": {"type": "str", "no_log": True},
     "poll_interval": {"type": "float", "default": 0.5},
     "slice": {"type": "float", "default": 0},
@@ -594,6 +608,7 @@ class Waiter:
             reason,
             f"{self.name} {verb}{after}{where} ({exit_text(lines, self.unit)}): {error.rstrip('.')}.{again} See: {self.look()}",
             seconds=seconds,
+            ended_at=round(time.time() - time.monotonic() + end_us / 1e6, 3) if end_us else None,
             error_lines=failure.lines if failure else [],
             tail=self.tail(entries),
         )

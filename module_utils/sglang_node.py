@@ -175,9 +175,12 @@ class Record:
         number = f"{int(self.ids()[-1]) + 1 if self.ids() else 1:06d}"
         entry = {**beside, "id": number, "digest": digest, "at": now(), "facts": facts, "unit": unit}
         write(os.path.join(self.deployments, number + ".json"), as_json(entry))
-        for old in self.ids()[:-keep]:
-            os.unlink(os.path.join(self.deployments, old + ".json"))
+        self.forget(self.ids()[:-keep])
         return entry
+
+    def forget(self, numbers: Iterable[str]) -> None:
+        for number in numbers:
+            os.unlink(os.path.join(self.deployments, number + ".json"))
 
     # --- the lock
 

@@ -491,3 +491,64 @@ def test_releases_that_are_shared_read_only_are_left_to_who_builds_them(
     host.runs(switched["digest"])
     assert host.run("committed", unit=UNIT, facts=FACTS, releases=str(host.releases))["collected"] == []
     assert (host.releases / "old-1").is_dir()
+
+
+# --- several nodes with one model -----------------------------------------------------------------------------------------
+
+
+def test_a_server_that_runs_as_wanted_is_restarted_for_another_of_its_replica(host: Host) -> None:
+    deploy(host, UNIT)
+    told = host.run("switched", unit=UNIT, facts=FACTS, because=["n2 is restarted"])
+    assert told["restarted"] and told["reasons"] == ["n2 is restarted"]
+    assert not host.run("switched", unit=UNIT, facts=FACTS)["reasons"][1:]
+
+
+def test_the_head_is_stopped_first_and_started_by_the_switch(host: Host) -> None:
+    deploy(host, UNIT)
+    host.calls.clear()
+    told = host.run("withdrawn", unit=UNIT + "Nice=5\n", facts=FACTS)
+    assert told["changed"] and ("stop", "sglang.service") in host.calls
+    # A run that is killed here is known to have been under way, and nothing was written but that.
+    assert node.Record(str(host.root), "sglang").state()["phase"] == "switched"
+    assert "Nice" not in node.read_text(node.unit_path("sglang"))
+    host.active = "inactive"
+    assert host.run("switched", unit=UNIT + "Nice=5\n", facts=FACTS)["restarted"]
+
+
+def test_a_head_that_runs_as_wanted_or_not_at_all_is_not_stopped(host: Host) -> None:
+    assert host.run("withdrawn", unit=UNIT, facts=FACTS)["reasons"] == []
+    deploy(host, UNIT)
+    host.calls.clear()
+    assert not host.run("withdrawn", unit=UNIT, facts=FACTS)["changed"]
+    assert ("stop", "sglang.service") not in host.calls
+
+
+@pytest.mark.parametrize("kill", [True, False])
+def test_a_rank_has_nothing_in_flight_once_the_head_has_stopped(host: Host, kill: bool) -> None:
+    deploy(host, UNIT)
+    host.calls.clear()
+    host.run("switched", unit=UNIT + "Nice=5\n", facts=FACTS, kill=kill)
+    assert any(call[0] == "kill" for call in host.calls) is kill
+
+
+def test_what_was_committed_is_taken_back(host: Host) -> None:
+    first = deploy(host, UNIT)["committed"]["id"]
+    second = deploy(host, UNIT + "Nice=5\n")["committed"]["id"]
+    assert int(second) == int(first) + 1
+    told = host.run("restored", deployment=first, reason="n2 could not be committed")
+    assert told["changed"] and told["committed"]["id"] == first and told["phase"] == "restored"
+    assert node.Record(str(host.root), "sglang").ids() == [first]
+    assert "Nice" not in node.read_text(node.unit_path("sglang"))
+
+
+def test_what_was_committed_first_is_taken_back_to_nothing(host: Host) -> None:
+    deploy(host, UNIT)
+    told = host.run("restored", deployment="none")
+    assert told["changed"] and told["committed"] == {}
+    assert not os.path.exists(node.unit_path("sglang")) and node.Record(str(host.root), "sglang").ids() == []
+
+
+def test_a_commit_that_was_none_has_nothing_to_take_back(host: Host) -> None:
+    first = deploy(host, UNIT)["committed"]["id"]
+    told = host.run("restored", deployment=first)
+    assert not told["changed"] and told["committed"]["id"] == first

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import os
 import sys
 import types
 import urllib.error
@@ -573,3 +574,35 @@ def test_help_explains(capsys: pytest.CaptureFixture[str]) -> None:
         module.main(["--help"])
     said = capsys.readouterr().out
     assert all(word in said for word in ("put back", "open ", "start ", "end ", "supervise.timer", "--dry-run"))
+
+
+# --- a rank that is not the head ------------------------------------------------------------------------------------------
+
+
+def test_a_rank_is_never_taken_for_hung() -> None:
+    """Whatever it answers, and however long it waits for a head that does not come: it ends by itself, or with the head."""
+    done, _memory = looks(Memory(), *serving(1000, 1030, rank=1), *failing(1060, 9000, rank=1))
+    assert not done
+    late = [facts(now, unit=SERVES._replace(up=now), health=health(0, now), rank=1) for now in (2000.0, 4000.0, 9000.0)]
+    assert not looks(Memory(invocation="i1"), *late)[0]
+    # The head of it, and a server of its own, are.
+    assert [deed.kind for _now, deed in looks(Memory(), *serving(1000, 1030), *failing(1060, 9000))[0]][:1] == ["end"]
+
+
+def test_a_rank_that_systemd_gave_up_is_started_again_and_its_gate_and_switch_are_looked_after() -> None:
+    assert kinds(module.decide(facts(unit=FAILED, rank=1), Memory(invocation="i1"))[0]) == ["start"]
+    assert kinds(module.decide(facts(OVERDUE, state=SWITCHED, back="000001", rank=1), Memory())[0]) == ["restore"]
+
+
+def test_a_rank_is_not_asked_for_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = module.sglang_node.Record(str(tmp_path), "sglang")
+    shown = {"ActiveState": "active", "MainPID": str(os.getpid()), "InvocationID": "i1", "UnitFileState": "enabled"}
+    monkeypatch.setattr(module.sglang_node, "show", lambda *_args: shown)
+    monkeypatch.setattr(module.sglang_node, "UNITS", str(tmp_path))
+    asked: list[str] = []
+    monkeypatch.setattr(module, "ask_health", lambda url: asked.append(url) or health(200, 1.0))
+    record.add("d1", "unit", {"url": "http://127.0.0.1:1"}, 10)
+    for rank in (1, 0):
+        found = module.gather("sglang", record, Memory(), 300.0, 60.0, rank)
+        assert (found.health is None) is bool(rank) and found.unit.active == "active"
+    assert asked == ["http://127.0.0.1:1"]

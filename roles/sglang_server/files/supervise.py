@@ -42,6 +42,9 @@ A timer runs this every half minute. One look does at most this:
              As long as kernels are being compiled, batches run or the GPUs draw half of their limit, it has as much time as a
              start has, instead of --hang. A dead rank whose parent lives on shows as this too.
 
+One of several nodes that serve one model, and not the head (--rank N): it is not asked for a token, which only the head makes, and
+is never ended here. When the head is ended, its ranks lose their connection and end too; systemd starts all of them again.
+
 While a deploy is under way (between its switch and its commit, within its time) nothing is done.
 
 What a person does is left alone: a server that was stopped stays stopped, one that is disabled or masked stays down. A
@@ -152,6 +155,7 @@ class Facts:
     boot: str = ""
     hang: float = 300.0
     pause: float = 60.0
+    rank: int = 0  # of several nodes that serve one model; 0 is the head, which answers, and a server of its own
     state: dict = dataclasses.field(default_factory=dict)
     lock: dict = dataclasses.field(default_factory=dict)
     closed: bool = False  # the front's gate
@@ -239,7 +243,7 @@ def decide(facts: Facts, memory: Memory) -> tuple[list[Deed], Memory]:
 
     if facts.unit.active == "failed":
         more, memory = _failed(facts, memory)
-    elif facts.unit.active == "active" and facts.health and not facts.unit.masked:
+    elif facts.unit.active == "active" and facts.health and not facts.unit.masked and not facts.rank:
         more, memory = _active(facts, facts.health, memory)
     else:
         more = []
@@ -562,13 +566,14 @@ def candidate(record: sglang_node.Record, state: dict) -> dict:
     return {}
 
 
-def gather(name: str, record: sglang_node.Record, memory: Memory, hang: float, pause: float) -> Facts:
+def gather(name: str, record: sglang_node.Record, memory: Memory, hang: float, pause: float, rank: int) -> Facts:
     unit_name = name + ".service"
     state, boot = record.state(), sglang_node.boot()
     shown = sglang_node.show(unit_name, PROPERTIES)
     failed = shown.get("ActiveState") == "failed"
     unit = as_unit(shown, time.monotonic(), stopped=failed and look_up_stop(unit_name))
-    known: dict[str, Any] = {"boot": boot, "hang": hang, "pause": pause, "state": state, "unit": unit}
+    known: dict[str, Any] = {"boot": boot, "hang": hang, "pause": pause, "rank": rank}
+    known.update(state=state, unit=unit)
     running = (sglang_node.running_digest(unit.pid) if unit.pid else "") or ""
     known.update(lock=record.lock(), closed=sglang_node.gate_closed(record), running=running)
     on_disk = sglang_node.read_text(sglang_node.unit_path(name))
@@ -585,7 +590,8 @@ def gather(name: str, record: sglang_node.Record, memory: Memory, hang: float, p
             runs = runs and on_disk == back["unit"] and (not front or f" {address};" in front)
             return Facts(now=now, back=str(back["id"]), back_runs=runs, **known)
 
-    if unit.active != "active" or not unit.pid:
+    # Of a rank that is not the head /health says nothing: it is 200 from the day that its weights are loaded.
+    if unit.active != "active" or not unit.pid or rank:
         return Facts(now=sglang_node.uptime(), **known)
 
     # Whose URL and times count: of the deployment that runs. Somebody may have changed the unit by hand.
@@ -689,11 +695,11 @@ def alone(folder: str) -> Iterator[bool]:
         os.close(handle)
 
 
-def look(name: str, root: str, hang: float, pause: float, dry_run: bool) -> None:
+def look(name: str, root: str, hang: float, pause: float, rank: int, dry_run: bool) -> None:
     record = sglang_node.Record(root, name)
     memory_file = os.path.join(sglang_node.RUN, name, "supervise.json")
     before = Memory.read(sglang_node.read_json(memory_file))
-    facts = gather(name, record, before, hang, pause)
+    facts = gather(name, record, before, hang, pause, rank)
     deeds, after = decide(facts, before)
     if dry_run:
         for deed in deeds:
@@ -715,6 +721,9 @@ def main(argv: Optional[list[str]] = None) -> int:
     parser.add_argument("name", help="the server: its unit is NAME.service, its record /var/lib/sglang/NAME")
     parser.add_argument("--hang", type=float, default=300, metavar="S", help="seconds without a token (300)")
     parser.add_argument("--pause", type=float, default=60, metavar="S", help="seconds before the first start (60)")
+    parser.add_argument(
+        "--rank", type=int, default=0, metavar="N", help="of several nodes with one model (0, the head)"
+    )
     parser.add_argument("--root", default=sglang_node.ROOT, metavar="DIR", help=f"the records ({sglang_node.ROOT})")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, do and remember nothing")
     args = parser.parse_args(argv)
@@ -723,7 +732,7 @@ def main(argv: Optional[list[str]] = None) -> int:
         beside = contextlib.nullcontext(True) if args.dry_run else alone(os.path.join(sglang_node.RUN, args.name))
         with beside as first:
             if first:
-                look(args.name, args.root, args.hang, args.pause, args.dry_run)
+                look(args.name, args.root, args.hang, args.pause, args.rank, args.dry_run)
     except Exception as error:  # whatever it is, the server is left as it is, and the next look comes
         place = traceback.extract_tb(error.__traceback__)[-1]
         text = " ".join(f"{type(error).__name__}: {error}".split())
