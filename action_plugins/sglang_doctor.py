@@ -201,6 +201,7 @@ class ActionModule(ActionBase):
                 told: dict[str, Any] = {"log": sglang_diagnose.scan(tail, wanted)}
                 told["text"] = tail.text()
         else:
+            before = time.monotonic()
             told = self._execute_module(
                 module_name="sglang_doctor",
                 module_args={**args, "signatures": wanted, "text_mib": BUNDLED_MIB if own["bundle"] else 0},
@@ -210,6 +211,9 @@ class ActionModule(ActionBase):
                 result.update(told)
                 return result
             name = str(args.get("log") or args.get("unit") or "sglang.service")
+            # It was noted at the end of the look, so what lies between is its way back.
+            told["clock_offset_s"] = round(told["now"] - time.time(), 3)
+            told["clock_within_s"] = round(min(2.0, time.monotonic() - before), 3)
         version = str((told.get("record") or {}).get("sglang", ""))
         scans = [told["log"], *([told["kernel"]] if told.get("kernel") else [])]
         told["findings"] = sglang_diagnose.findings(scans, rules, version)

@@ -217,6 +217,7 @@ def deployed_lines(looks: Mapping[str, Look]) -> list[str]:
             f"from {by['commit'][:20]}" if by.get("commit") else "",
             f"by {who(by)}" if by.get("user") or by.get("host") else "",
             f"tuning: {tuning['verdict']}" if tuning.get("verdict") else "",
+            f"rank {found['replica']['rank']} of {found['replica']['name']}" if found.get("replica") else "",
         ]
         groups.setdefault(", ".join(filter(None, words)), []).append((label(host, look), found["at"]))
     lines = []
@@ -343,6 +344,23 @@ def blocks(looks: Mapping[str, Look]) -> list[str]:
     return lines
 
 
+def of_replicas(looks: Mapping[str, Look]) -> list[str]:
+    """Nodes that are to serve one model and were not deployed together, a block a replica."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for host, look in looks.items():
+        replica = (look.get("deployment") or {}).get("replica")
+        if replica:
+            found.setdefault(replica["name"], {}).setdefault(replica["together"], []).append(label(host, look))
+    lines: list[str] = []
+    for name, sets in found.items():
+        if len(sets) > 1:
+            what = " and ".join(", ".join(hosts) for hosts in sets.values())
+            lines += ["", *wrap(name, "", "")]
+            lines += wrap(f"REPLICA: {what} are of different deployments of it.", "  ", "    ")
+            lines += wrap(f"Remedy: `deploy.yml -l {name}` makes them one again.", "    ", "    ")
+    return lines
+
+
 # --- the page -------------------------------------------------------------------------------------------------------------
 
 
@@ -368,7 +386,7 @@ def page(looks: Mapping[str, Look], now: str) -> list[str]:
         return [f"STATUS, {now}: there are no hosts."]
     left_out = domain(list(looks))
     looks = {host.removesuffix(left_out): look for host, look in looks.items()}
-    said = blocks(looks)
+    said = blocks(looks) + of_replicas(looks)
     if not said and any(look["deployment"] for look in looks.values()):
         said = ["", "Everything is as it was committed."]
     return [*title(looks, now, left_out), "", *overview(looks), *deployed_lines(looks), *load(looks), *said]

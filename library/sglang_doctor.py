@@ -110,6 +110,22 @@ record:
   description: C(profile), C(release), C(at), C(sglang) of the last committed deployment; empty when this project has none there.
   type: dict
   returned: when a node was read
+ended_at:
+  description: Seconds of the node's clock since 1970 when a main process of the unit last ended; null when the journal has none.
+  type: float
+  returned: when a node was read
+now:
+  description: Seconds of the node's clock since 1970, when it had been read.
+  type: float
+  returned: when a node was read
+clock_offset_s:
+  description: Seconds that the node's clock is ahead of the controller's, from RV(now).
+  type: float
+  returned: when a node was read, by the action plugin
+clock_within_s:
+  description: How far RV(clock_offset_s) may be wrong.
+  type: float
+  returned: when a node was read, by the action plugin
 text:
   description: The end of the log.
   type: str
@@ -138,6 +154,38 @@ def journal(unit: str, invocation: str) -> list[str]:
     if invocation:
         return [*base, f"_SYSTEMD_INVOCATION_ID={invocation}", "+", f"INVOCATION_ID={invocation}"]
     return [*base, f"--unit={unit}"]
+
+
+# systemd's own kind of message, SD_MESSAGE_UNIT_PROCESS_EXIT (systemd/sd-messages.h).
+PROCESS_EXIT = "98e322203f7a4ed290d09fe03c09fe15"
+
+
+def last_end(text: str) -> float | None:
+    """When the newest entry of journald's JSON was, in seconds since 1970."""
+    try:
+        return int(json.loads(text.strip() or "{}")["__REALTIME_TIMESTAMP"]) / 1e6
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def ended_at(unit: str) -> float | None:
+    """When a main process of the unit last ended, as systemd noted it."""
+    command = [
+        "journalctl",
+        "--quiet",
+        "--no-pager",
+        "--output=json",
+        "--output-fields=MESSAGE",
+        "--reverse",
+        "--lines=1",
+    ]
+    try:
+        done = subprocess.run(
+            [*command, f"UNIT={unit}", f"MESSAGE_ID={PROCESS_EXIT}"], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return None
+    return last_end(done.stdout)
 
 
 def scan_command(command: list[str], signatures: list[dict], source: str, text_mib: int = 0) -> dict:
@@ -279,6 +327,8 @@ def main() -> None:
         kernel=kernel(signatures),
         live=live(record.get("url", "")),
         record=record,
+        ended_at=None if log else ended_at(module.params["unit"]),
+        now=time.time(),
     )
 
 

@@ -89,7 +89,6 @@ clock_within_s:
 
 import errno
 import json
-import os
 import re
 import socket
 import time
@@ -132,17 +131,16 @@ class Look:
         self.head = int(self.replica["rank"]) == 0
 
     def run(self) -> dict:
-        found = {"interface": "", "local": "", "owner": {}, "fault": ""}
+        found: dict = {"interface": "", "local": "", "owner": {}, "fault": ""}
         mend = "Set sglang_server_dist_address on the head to an address of it that all of its nodes reach."
         try:
-            family, _kind, _number, _name, where = socket.getaddrinfo(self.address, self.port, type=socket.SOCK_DGRAM)[
-                0
-            ]
+            answers = socket.getaddrinfo(self.address, self.port, type=socket.SOCK_DGRAM)
         except OSError as error:
             return {**found, "fault": f"the head's address {self.address} is not known here ({error.strerror}). {mend}"}
-        if loopback(where[0]):
-            return {**found, "fault": f"the head's address {self.address} is {where[0]} here, its own loopback. {mend}"}
-        found["local"] = where[0] if self.head else self.way(family, where)
+        where = str(answers[0][4][0])
+        if loopback(where):
+            return {**found, "fault": f"the head's address {self.address} is {where} here, its own loopback. {mend}"}
+        found["local"] = where if self.head else self.way(answers[0][0], where)
         found["interface"] = interface_of(
             self.module.run_command(["ip", "-json", "address", "show"])[1], found["local"]
         )
@@ -155,12 +153,11 @@ class Look:
             found["fault"] = self.reach(where)
         return found
 
-    @staticmethod
-    def way(family: int, where: tuple) -> str:
+    def way(self, family: int, where: str) -> str:
         """The own address that leads there; nothing is sent."""
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             try:
-                probe.connect(where)
+                probe.connect((where, self.port))
             except OSError:
                 return ""
             return str(probe.getsockname()[0])
@@ -173,9 +170,9 @@ class Look:
                 return {"pid": process.pid, "name": process.name, "unit": unit}
         return {}
 
-    def reach(self, where: tuple) -> str:
+    def reach(self, where: str) -> str:
         try:
-            socket.create_connection(where[:2], timeout=self.module.params["timeout"]).close()
+            socket.create_connection((where, self.port), timeout=self.module.params["timeout"]).close()
         except OSError as error:
             if not refused(error):
                 why = error.strerror or str(error)
@@ -198,7 +195,6 @@ def main() -> None:
         supports_check_mode=True,
     )
     now = time.time()
-    os.environ["LC_ALL"] = "C"
     module.exit_json(changed=False, now=now, **Look(module).run())
 
 

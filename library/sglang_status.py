@@ -66,7 +66,9 @@ state:
 deployment:
   description:
     - The last committed deployment. C(id), C(digest), C(at) (UTC), C(age_s), C(by) (C(user), C(host), C(commit)), C(profile),
-      C(model), C(model_path), C(release), C(sglang), C(url). Empty when nothing was ever committed, or no record can be read.
+      C(model), C(model_path), C(release), C(sglang), C(url), C(replica) (C(name), C(hosts) by rank, C(rank) and C(together), what
+      tells a deployment of the whole from others; empty for a server of its own). Empty when nothing was ever committed, or no
+      record can be read.
   type: dict
   returned: always
 proof:
@@ -692,6 +694,7 @@ def deployment(entry: dict) -> dict:
     if not entry:
         return {}
     facts, by, at = mapping(entry.get("facts")), mapping(entry.get("by")), seconds_of(entry.get("at"))
+    replica = mapping(facts.get("replica"))
     return {
         "id": str(entry.get("id", "")),
         "digest": str(entry.get("digest", "")),
@@ -699,6 +702,7 @@ def deployment(entry: dict) -> dict:
         "age_s": None if at is None else max(0, round(time.time() - at)),
         "by": {key: str(by[key]) for key in ("user", "host", "commit") if by.get(key)},
         **{key: str(facts.get(key) or "") for key in ("profile", "model", "model_path", "release", "sglang", "url")},
+        "replica": {key: replica.get(key) for key in ("name", "hosts", "rank", "together")} if replica else {},
     }
 
 
@@ -856,6 +860,7 @@ def look(name: str, root: str) -> dict:
     if entry and told["phase"] != "switched":
         drift += unit_drift(path, text, masked, shown_unit, entry, entries)
         drift += process_drift(unit["digest"], entry, entries, others, port)
+        # Of a replica only the head tells what it serves.
         drift += model_answers(answers["models"], str(facts.get("model") or ""))
         drift += front_drift(record, front["there"], url)
     if entry:

@@ -51,6 +51,12 @@ def test_a_log_that_is_not_there_names_its_variable(capsys: pytest.CaptureFixtur
     assert told["failed"] and "/nowhere/x.log" in told["msg"] and "sglang_doctor_node_log" in told["msg"]
 
 
+def test_when_the_server_last_ended() -> None:
+    entry = {"__REALTIME_TIMESTAMP": "1796000000250000", "MESSAGE": "sglang.service: Main process exited"}
+    assert module.last_end(json.dumps(entry) + "\n") == 1796000000.25
+    assert module.last_end("") is None and module.last_end("torn {") is None
+
+
 def test_rows_of_nvidia_smi_that_are_no_numbers() -> None:
     assert module.rows("100, 131.20, 600.00\n[N/A], [N/A], 600.00\nNo devices were found\n") == [
         (100, 131.2, 600.0),

@@ -218,20 +218,20 @@ def test_addresses_that_lead_nowhere(capsys: pytest.CaptureFixture[str], monkeyp
 
 def test_a_way_that_a_firewall_closes_and_one_where_nobody_listens_yet(capsys: pytest.CaptureFixture[str]) -> None:
     class Asked(module.Look):
-        def __init__(self) -> None:
-            self.address, self.port = "127.0.0.1", 1
+        def __init__(self, port: int) -> None:
+            self.address, self.port = "127.0.0.1", port
             self.module = type("Params", (), {"params": {"timeout": 0.3}})
 
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
-        where = full.getsockname()
-        assert Asked().reach(where) == "", "refused: the way is open"
+        port = full.getsockname()[1]
+        assert Asked(port).reach("127.0.0.1") == "", "refused: the way is open"
         full.listen(0)
         held = [socket.socket() for _ in range(3)]
         for one in held:  # a queue that is full answers nobody, as a firewall that drops
             one.setblocking(False)
-            one.connect_ex(where)
+            one.connect_ex(("127.0.0.1", port))
         threading.Event().wait(0.1)
-        assert "cannot be reached" in Asked().reach(where)
+        assert "cannot be reached" in Asked(port).reach("127.0.0.1")
         for one in held:
             one.close()

@@ -865,3 +865,15 @@ def test_the_playbook_shows_hosts_that_do_not_answer(tmp_path: Path) -> None:
     page = done.stdout[done.stdout.index("STATUS of 2 hosts") :]
     assert "1 unreachable" in page and "UNREACHABLE: " in page
     assert "here/sglang-of-no-node" in page and "nothing deployed" in page
+
+
+def test_nodes_of_a_replica_that_were_not_deployed_together() -> None:
+    def rank(number: int, together: str) -> dict[str, Any]:
+        replica = {"name": "replica_big", "hosts": ["n1", "n2"], "rank": number, "together": together}
+        return look(deployment={"replica": replica})
+
+    page = rendered({"n1": rank(0, "d1"), "n2": rank(1, "d1"), "n3": look()})
+    assert "REPLICA" not in page and "rank 1 of replica_big" in " ".join(page.split())
+    page = " ".join(rendered({"n1": rank(0, "d1"), "n2": rank(1, "d0")}).split())
+    assert "REPLICA: n1 and n2 are of different deployments of it." in page
+    assert "`deploy.yml -l replica_big` makes them one again." in page

@@ -600,7 +600,12 @@ def test_a_rank_is_not_asked_for_a_token(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(module.sglang_node, "show", lambda *_args: shown)
     monkeypatch.setattr(module.sglang_node, "UNITS", str(tmp_path))
     asked: list[str] = []
-    monkeypatch.setattr(module, "ask_health", lambda url: asked.append(url) or health(200, 1.0))
+
+    def answer(url: str) -> Any:
+        asked.append(url)
+        return health(200, 1.0)
+
+    monkeypatch.setattr(module, "ask_health", answer)
     record.add("d1", "unit", {"url": "http://127.0.0.1:1"}, 10)
     for rank in (1, 0):
         found = module.gather("sglang", record, Memory(), 300.0, 60.0, rank)

@@ -55,7 +55,7 @@ def main() -> None:
     log = {"lines": 1, "starts": 1, "ready": False, "stage": "", "error": {}, "arguments": {}, "hits": [], "last_lines": []}
     module.exit_json(
         changed=restarted, reasons=["asked for"], running={}, seconds=1.0, stages=[], ready=True, passed=True, summary="fine",
-        checks=[], log=log, text="", live={}, record={}, kernel=log, **common,
+        checks=[], log=log, text="", live={}, record={}, kernel=log, now=time.time(), **common,
     )  # fmt: skip
 
 
