@@ -777,6 +777,8 @@ def judge(
     # Of several nodes with one model, each has its share.
     nodes = (variables["sglang_server_replica"] or {}).get("nnodes", 1)
     gpus = math.prod(sizes.values()) // nodes
+    if nodes > 1:
+        values = {**values, "nnodes": nodes}
     found_fit = sglang_fit.fit(card, spec, model, values) if card and spec else {}
     autotune = known.get("autotune") or {"runs": None, "why": "the release was not asked about these arguments"}
     expected = {

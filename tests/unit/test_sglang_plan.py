@@ -205,6 +205,16 @@ def test_how_many_cards_arguments_use(args: dict[str, Any], sizes: str, need: in
     assert any(f"use {need} GPUs ({sizes})" in text for text in told) == (need > 8)
 
 
+def test_nodes_with_one_model_have_a_share_each() -> None:
+    replica = {"name": "replica_big", "hosts": ["n1", "n2"], "rank": 1, "head": "n1", "nnodes": 2}
+    pipeline = overlaid({"pipeline-parallel-size": 2}, node=facts(recorded.eight()), sglang_server_replica=replica)
+    assert not [text for text in said(pipeline) if "GPUs" in text]
+    alone = overlaid({"pipeline-parallel-size": 2}, node=facts(recorded.eight()))
+    assert any("The arguments use 16 GPUs" in text for text in said(alone))
+    across = overlaid({"tensor-parallel-size": 16}, node=facts(recorded.eight()), sglang_server_replica=replica)
+    assert any("Tensor parallelism goes over 2 nodes" in text for text in said(across, "warning"))
+
+
 def test_cards_of_another_kind() -> None:
     text = (recorded.H200 / "q.txt").read_text(encoding="utf-8")
     wrong = overlaid({"tensor-parallel-size": 2}, node=facts(text, processes=[]))
@@ -683,6 +693,8 @@ def test_numbers_may_be_texts_as_on_a_command_line(args: dict[str, Any], plain: 
         ({"port": 31000}, ["sets port", "sglang_server_port"]),
         ({"served_model_name": "glm"}, ["sets served-model-name", "sglang_server_model_name"]),
         ({"api-key": "abc"}, ["sets api-key", "Put a front with a key"]),
+        ({"nnodes": 2}, ["sets nnodes", "an inventory group replica_NAME"]),
+        ({"dist-init-addr": "n1:5000"}, ["sets dist-init-addr", "sglang_server_dist_address and sglang_server_dist_port"]),
     ],
 )
 def test_an_option_that_has_its_place_elsewhere(args: dict[str, Any], words: list[str]) -> None:
