@@ -694,7 +694,10 @@ def test_numbers_may_be_texts_as_on_a_command_line(args: dict[str, Any], plain: 
         ({"served_model_name": "glm"}, ["sets served-model-name", "sglang_server_model_name"]),
         ({"api-key": "abc"}, ["sets api-key", "Put a front with a key"]),
         ({"nnodes": 2}, ["sets nnodes", "an inventory group replica_NAME"]),
-        ({"dist-init-addr": "n1:5000"}, ["sets dist-init-addr", "sglang_server_dist_address and sglang_server_dist_port"]),
+        (
+            {"dist-init-addr": "n1:5000"},
+            ["sets dist-init-addr", "sglang_server_dist_address and sglang_server_dist_port"],
+        ),
     ],
 )
 def test_an_option_that_has_its_place_elsewhere(args: dict[str, Any], words: list[str]) -> None:
