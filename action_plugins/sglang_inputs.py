@@ -138,8 +138,8 @@ def replica_problems(
         return []
     if mode == "none":
         return [
-            f"{host} is part of {replicas.title(replica)}: this is for a server of its own. Take what is to be tried into the "
-            "profile, deploy.yml it to the replica, and measure with bench.yml"
+            f"{host} is part of {replicas.title(replica)}: this is for a server of its own. Put what is to be tried into an "
+            "overlay, run deploy.yml on the replica, and bench.yml"
         ]
     if mode == "head":
         return []

@@ -106,7 +106,7 @@ def whole(replica: Mapping[str, Any], chosen: Iterable[str], active: Iterable[st
     if left_out:
         return (
             f"{title(replica)} serves one model, and this run leaves out {', '.join(left_out)}. Its hosts are switched together: "
-            f"-l {replica['name']}, or more."
+            f"-l {replica['name']}."
         )
     lost = [host for host in hosts if host not in active]
     if lost:

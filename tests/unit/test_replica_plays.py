@@ -158,3 +158,15 @@ def test_nobody_waits_for_one_that_died(run: Run) -> None:
     assert "Of replica_dies1 (dies10, dies11; head dies10) dies11 (rank 1) ended first" in run.text
     done = run.of("dies10")
     assert done[: done.index("restored")].count("wait on") < 5, done
+
+
+def test_the_project_s_own_playbook_refuses_a_part_of_a_replica(tmp_path: Path) -> None:
+    """Before any node is asked: none of these can be."""
+    hosts = {name: {"ansible_host": "192.0.2.1"} for name in ("n1", "n2")}
+    inventory = {"gpu_nodes": {"children": {"cpu_demo": {"children": {"replica_big": {"hosts": hosts}}}}}}
+    (tmp_path / "hosts.json").write_text(json.dumps(inventory))
+    (tmp_path / "group_vars").symlink_to(ROOT / "group_vars")
+    argv = [str(PLAYBOOK), "-i", str(tmp_path / "hosts.json"), "deploy.yml", "-l", "n1"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    text = " ".join(done.stdout.split())
+    assert done.returncode == 2 and "this run leaves out n2" in text and "-l replica_big" in text, text
