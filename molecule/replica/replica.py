@@ -91,7 +91,7 @@ def they_are_one_server(two: Replica) -> str:
     for rank, unit in enumerate(units):
         check("--nnodes 2" in unit and f"--node-rank {rank}" in unit, f"rank {rank} has another unit:\n{unit}")
         check(f"--dist-init-addr {two.head.address}:20000" in unit, unit)
-        check("GLOO_SOCKET_IFNAME=host0" in unit, unit)
+        check("GLOO_SOCKET_IFNAME=eth0" in unit, unit)
     check("--rank" not in two.head.do("cat /etc/systemd/system/sglang-supervise.service"), "the head is no rank")
     check(
         "--rank 1" in two.stage.do("cat /etc/systemd/system/sglang-supervise.service"),
