@@ -115,7 +115,7 @@ def whole(replica: Mapping[str, Any], chosen: Iterable[str], active: Iterable[st
     if later:
         return (
             f"{title(replica)} serves one model, and {', '.join(later)} would come in another turn of this run (serial). Its hosts "
-            f"are switched together: run it by itself, -l {replica['name']}, or with a larger serial."
+            f"are switched together: -l {replica['name']} -e sglang_fleet_serial={len(hosts)}."
         )
     return ""
 
