@@ -72,7 +72,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ready:
-  description: Whether the server answers C(/health) with 200 and serves O(model).
+  description:
+    - Whether the server answers C(/health) with 200, or has said that it is ready and generates a token, and serves O(model).
   returned: always
   type: bool
 seconds:
@@ -174,6 +175,9 @@ SPEC: Dict[str, Any] = {
 
 # /health generates a token and answers after 1 s at best; the engine gives up after SGLANG_HEALTH_CHECK_TIMEOUT, 20 s.
 HEALTH_TIMEOUT = 30
+# What /health asks of the engine. A server at work may answer /health sooner than this, since that takes any sign of life.
+ONE_TOKEN = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+TOKEN_TIMEOUT = 1
 TAIL_LINES = 20
 # A start writes some thousand lines; a server that has served for weeks, millions. Read at most this much at a time.
 READ_LINES = 20_000
@@ -389,11 +393,14 @@ class Answer(NamedTuple):
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def get(url: str, timeout: float, api_key: Optional[str] = None) -> Answer:
-    """GET a URL, whatever comes back."""
+def get(url: str, timeout: float, api_key: Optional[str] = None, body: Optional[Dict[str, Any]] = None) -> Answer:
+    """GET a URL, or POST a body to it, whatever comes back."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+    data = None if body is None else json.dumps(body).encode()
     try:
-        with OPENER.open(urllib.request.Request(url, headers=headers), timeout=timeout) as reply:
+        with OPENER.open(urllib.request.Request(url, data=data, headers=headers), timeout=timeout) as reply:
             return Answer(reply.status, reply.read().decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
         return Answer(error.code, "")
@@ -404,10 +411,16 @@ def get(url: str, timeout: float, api_key: Optional[str] = None) -> Answer:
 
 
 class Probe:
-    """Ask /health beside the loop: its answer may take 20 s, and a unit that dies must be seen within one."""
+    """Ask /health beside the loop: its answer may take 20 s, and a unit that dies must be seen within one.
 
-    def __init__(self, url: str) -> None:
+    `started`: the server has said that it is ready. It is then asked for a token, as /health does, which takes a second for it.
+    Where none comes, as from a server of another kind, /health has the word.
+    """
+
+    def __init__(self, url: str, api_key: Optional[str] = None) -> None:
         self.url = url
+        self.api_key = api_key
+        self.started = False
         self.answer: Optional[Answer] = None
         self.thread: Optional[threading.Thread] = None
 
@@ -416,17 +429,18 @@ class Probe:
         return self.thread is not None and self.thread.is_alive()
 
     def ask(self, again: bool = True) -> Optional[Answer]:
-        """The answer to the last question if it has come, None while it is out; then asks the next, if told to."""
+        """The answer to the last question if it has come, None while it is out; then asks the next, if told to and not yet well."""
         if self.busy:
             return None
         answer, self.answer = self.answer, None
-        if again:
+        if again and not (answer and answer.status == 200):
             self.thread = threading.Thread(target=self._get, daemon=True)
             self.thread.start()
         return answer
 
     def _get(self) -> None:
-        self.answer = get(f"{self.url}/health", HEALTH_TIMEOUT)
+        token = get(f"{self.url}/generate", TOKEN_TIMEOUT, self.api_key, ONE_TOKEN) if self.started else None
+        self.answer = token if token and token.status == 200 else get(f"{self.url}/health", HEALTH_TIMEOUT)
 
     def pause(self, seconds: float) -> None:
         """Wait, but no longer than a healthy answer needs."""
@@ -487,7 +501,7 @@ class Waiter:
         self.watch = Watch(**resume) if resume else Watch(began=now, deadline=now + module.params["timeout"])
         self.until = now + (module.params["slice"] or float("inf"))
         self.interval: float = module.params["poll_interval"]
-        self.probe = Probe(self.url)
+        self.probe = Probe(self.url, module.params["api_key"])
         self.said = Answer(0, "not asked yet")
         self.unit = Unit()
 
@@ -513,6 +527,7 @@ class Waiter:
                 if reason:
                     self.finish_ended(reason)
                 new = bool(self.read_stages()) and self.module.params["slice"] > 0
+                self.probe.started = any(stage["name"] == READY for stage in self.watch.stages)
             answer = self.probe.ask(again=time.monotonic() < self.until)
             if answer:
                 self.said = answer

@@ -273,11 +273,19 @@ def test_this_process_is_found_as_a_listener() -> None:
 
 @pytest.fixture
 def server() -> Iterator[SimpleNamespace]:
-    """A small HTTP server; `health` is the status that /health answers with."""
-    state = SimpleNamespace(health=200, models=b'{"data": [{"id": "tiny"}]}', key=None, url="")
+    """A small HTTP server; `health` is the status that /health answers with, `generate` that of /generate; `asked` notes paths."""
+    state = SimpleNamespace(health=200, generate=200, models=b'{"data": [{"id": "tiny"}]}', key=None, url="", asked=[])
 
     class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            state.asked.append((self.path, told["sampling_params"]["max_new_tokens"]))
+            self.send_response(state.generate)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
         def do_GET(self) -> None:
+            state.asked.append(self.path)
             body = state.models if self.path == "/v1/models" else b""
             allowed = self.path == "/health" or not state.key or self.headers["Authorization"] == f"Bearer {state.key}"
             self.send_response((state.health if self.path == "/health" else 200) if allowed else 401)
@@ -412,6 +420,21 @@ def test_a_server_that_was_ready_before_keeps_its_own_time(
 ) -> None:
     node.entries = [entry(43_000_000, "[2026-01-01 00:00:00] The server is fired up and ready to roll!")]
     assert module(unit="sglang", url=server.url, timeout=5, poll_interval=0.1)["seconds"] == 42.0
+
+
+def test_a_server_that_was_ready_is_asked_for_a_token_and_for_its_health_where_none_comes(
+    node: SimpleNamespace, server: SimpleNamespace, module: Callable[..., dict[str, Any]]
+) -> None:
+    ask = {"unit": "sglang", "url": server.url, "timeout": 1, "poll_interval": 0.1}
+    assert module(**ask)["ready"] is True and server.asked[0] == "/health"
+    node.entries = [entry(43_000_000, "[2026-01-01 00:00:00] The server is fired up and ready to roll!")]
+    server.asked.clear()
+    assert module(**ask)["ready"] is True and ("/generate", 1) in server.asked and "/health" not in server.asked
+    server.asked.clear()
+    server.generate = 404
+    assert module(**ask)["ready"] is True and server.asked[:2] == [("/generate", 1), "/health"]
+    server.health = 503
+    assert module(**ask)["reason"] == "timeout"
 
 
 def test_another_process_on_the_port_is_named(
