@@ -15,12 +15,14 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import traceback
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +35,8 @@ from hosts import BIN, ROOT, Host, Play, Wrong, check, environment
 from traffic import Traffic, ask
 
 WORKERS = ("worker-1", "worker-2", "worker-3")
+# The router's, with which it is asked on its host.
+KEY = "/etc/sglang/sglang-gateway/worker.key"
 OTHER_STACK = "sglang-cpu-0.5.15.post1"
 
 
@@ -46,6 +50,12 @@ class Gateway(Host):
 
     def answers(self) -> bool:
         return ask(self, tokens=4).kind == "answered"
+
+    def asked(self, url: str, key_file: str = "") -> Any:
+        """JSON of a URL that is reached on the host alone."""
+        told = f", headers={{'Authorization': 'Bearer ' + open({key_file!r}).read().strip()}}" if key_file else ""
+        code = f"import urllib.request as u; print(u.urlopen(u.Request({url!r}{told}), timeout=10).read().decode())"
+        return json.loads(self.do(f"python3 -c {shlex.quote(code)}"))
 
 
 class Fleet:
@@ -80,9 +90,7 @@ class Fleet:
 
     def router(self) -> list[dict[str, Any]]:
         """The router's workers, by its own word."""
-        key = "$(cat /etc/sglang/sglang-gateway/worker.key)"
-        text = self.gateway.do(f'curl -sf -H "Authorization: Bearer {key}" http://127.0.0.1:30100/workers')
-        found: list[dict[str, Any]] = json.loads(text)["workers"]
+        found: list[dict[str, Any]] = self.gateway.asked("http://127.0.0.1:30100/workers", KEY)["workers"]
         return found
 
     def healthy(self) -> set[str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "module_utils"))
+sys.path.append(str(Path(__file__).resolve().parents[4] / "module_utils"))
 import sglang_probe
 
 META = ("finish_reason", "prompt_tokens", "completion_tokens", "cached_tokens")

@@ -14,7 +14,7 @@ SPEC = {
     name: {"type": "raw"}
     for name in (
         "state", "unit", "facts", "proof", "deployment", "reason", "drain_timeout", "proof_timeout", "read_ahead", "keep",
-        "releases", "locked", "by", "because", "kill", "url", "model", "timeout", "together", "slice", "resume", "python",
+        "ends", "releases", "locked", "by", "because", "kill", "url", "model", "timeout", "together", "slice", "resume", "python",
         "questions", "user", "sglang", "flashinfer", "arguments", "gate", "environment", "accept", "units", "start", "files",
         "secrets", "lock_timeout", "check", "group", "key_target", "key_file", "listens", "reads", "signatures", "record", "invocation_id", "text_mib",
     )
