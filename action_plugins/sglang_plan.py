@@ -580,10 +580,12 @@ def exposure_findings(
                 "error",
                 "sglang_server_front_certificate and sglang_server_front_certificate_key belong together; one of them is empty.",
             )
-        if str(variables["sglang_server_front_port"]) == str(variables["sglang_server_port"]):
+        # Both are unknown to a play without the role, as the doctor's.
+        port = variables["sglang_server_port"]
+        if port is not None and str(variables["sglang_server_front_port"]) == str(port):
             yield finding(
                 "error",
-                f"sglang_server_front_port and sglang_server_port are both {variables['sglang_server_port']}; each needs its own.",
+                f"sglang_server_front_port and sglang_server_port are both {port}; each needs its own.",
             )
     for name in ("sglang_env_index_url", "sglang_env_torch_index_url"):
         url = str(variables[name] or "")

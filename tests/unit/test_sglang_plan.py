@@ -945,6 +945,7 @@ def test_what_would_stand_open_is_refused(given: dict[str, Any], says: str) -> N
         {"sglang_server_host": "::1"},
         {"sglang_server_host": "127.0.0.2"},
         FRONT,
+        {**FRONT, "sglang_server_port": None, "sglang_server_front_port": None},
         {"sglang_server_front": True, "sglang_server_front_key_file": "/root/keys"},
         {"sglang_server_front": True, "sglang_server_front_host": "127.0.0.1"},
         {"sglang_env_index_url": "http://127.0.0.1:8080/simple"},
