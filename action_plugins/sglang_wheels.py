@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ansible.module_utils
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-# Bytes that are sent before the node takes them: a link that breaks loses one batch, and the login's home need not hold all.
-BATCH = 512 << 20
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+
+from ansible.module_utils import sglang_transfer
+
 display = Display()
 
 
@@ -36,18 +40,6 @@ def listing(folder: Path) -> list[dict[str, Any]]:
     return wheels
 
 
-def batches(wheels: list[dict[str, Any]], limit: int) -> Iterator[list[dict[str, Any]]]:
-    """Wheels in their order, as many at a time as fit into the limit (bytes), at least one."""
-    batch: list[dict[str, Any]] = []
-    for wheel in wheels:
-        if batch and sum(entry["size"] for entry in batch) + wheel["size"] > limit:
-            yield batch
-            batch = []
-        batch.append(wheel)
-    if batch:
-        yield batch
-
-
 class ActionModule(ActionBase):
     """Asks the node what it lacks, puts those files into a temporary folder, lets the node check and take them."""
 
@@ -68,7 +60,7 @@ class ActionModule(ActionBase):
             return {**result, **answer}
         lacking = [wheel for wheel in wheels if wheel["name"] in set(answer["missing"])]
         host, total, done = (task_vars or {})["inventory_hostname"], sum(wheel["size"] for wheel in lacking), 0
-        for batch in batches(lacking, BATCH):
+        for batch in sglang_transfer.batches(lacking, "size"):
             display.display(f"{host}: {done >> 20} of {total >> 20} MB of wheels sent")
             sent = self._make_tmp_path()
             try:

@@ -113,12 +113,12 @@ waiting:
   returned: success, but not with V(asked)
 """
 
+import concurrent.futures
 import http.client
 import json
 import os
 import socket
 import ssl
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -386,36 +386,21 @@ def ask_worker(url: str, key: str, context: Optional[ssl.SSLContext]) -> Dict[st
 
 def ask_all(urls: List[str], key: str, context: Optional[ssl.SSLContext]) -> List[Dict[str, Any]]:
     """At once: one that does not answer takes its time."""
-    answers: List[Dict[str, Any]] = [{} for _ in urls]
+    with concurrent.futures.ThreadPoolExecutor(len(urls) or 1) as pool:
+        return list(pool.map(lambda url: ask_worker(url, key, context), urls))
 
-    def one(place: int, url: str) -> None:
-        answers[place] = ask_worker(url, key, context)
 
-    threads = [threading.Thread(target=one, args=entry) for entry in enumerate(urls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
+def well(url: str, ca: Optional[str]) -> bool:
+    """Whether its /health says 200, which is asked without a key."""
+    try:
+        return ask(url + "/health", patience=WORKER_PATIENCE, context=context_of(url, ca))[0] == 200
+    except Silent:
+        return False
 
 
 def alive(urls: List[str], ca: Optional[str]) -> List[str]:
-    """Those whose /health says 200, which is asked without a key."""
-    found: List[str] = []
-
-    def one(url: str) -> None:
-        try:
-            if ask(url + "/health", patience=WORKER_PATIENCE, context=context_of(url, ca))[0] == 200:
-                found.append(url)
-        except Silent:
-            return
-
-    threads = [threading.Thread(target=one, args=(url,)) for url in urls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    with concurrent.futures.ThreadPoolExecutor(len(urls) or 1) as pool:
+        return [url for url, up in zip(urls, pool.map(lambda url: well(url, ca), urls)) if up]
 
 
 def context_of(url: str, ca: Optional[str]) -> Optional[ssl.SSLContext]:

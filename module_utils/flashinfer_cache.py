@@ -17,16 +17,14 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils import sglang_job
+from ansible.module_utils import sglang_job, sglang_transfer
 from ansible.module_utils.flashinfer_builder import sha256_of
 
 SCHEMA = 1
-# Bytes that are sent before the node takes them: a link that breaks loses one batch, and the login's home need not hold all.
-BATCH = 512 << 20
 NAME = re.compile(r"[A-Za-z0-9_][\w.+-]*")
 HEX = re.compile(r"[0-9a-f]{64}")
 
@@ -43,18 +41,6 @@ def kernels(count: int) -> str:
 
 def megabytes(count: int) -> str:
     return f"{count / (1 << 20):.0f}" if count >= 10 << 20 else f"{count / (1 << 20):.1f}"
-
-
-def batches(offers: list[dict[str, Any]], limit: int = BATCH) -> Iterator[list[dict[str, Any]]]:
-    """Libraries in their order, as many at a time as fit into the limit (bytes), at least one."""
-    batch: list[dict[str, Any]] = []
-    for offer in offers:
-        if batch and sum(one["bytes"] for one in batch) + offer["bytes"] > limit:
-            yield batch
-            batch = []
-        batch.append(offer)
-    if batch:
-        yield batch
 
 
 def apart(record: dict[str, Any], node: dict[str, Any]) -> str:
@@ -261,7 +247,7 @@ class Shipping:
         total, done = sum(offer["bytes"] for offer in due), 0
         answer: dict[str, Any] = {}
         refused: dict[str, str] = {}
-        for batch in list(batches(due)) or [[]]:
+        for batch in list(sglang_transfer.batches(due, "bytes")) or [[]]:
             if batch:
                 self.say(f"{megabytes(done)} of {megabytes(total)} MB of kernels sent")
 

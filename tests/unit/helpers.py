@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import importlib.machinery
+import importlib.util
 import json
 import os
 import re
@@ -15,10 +17,40 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 from ansible.module_utils.testing import patch_module_args
+
+
+def tool(name: str) -> ModuleType:
+    """Import a program of tools/, which have no .py suffix."""
+    loader = importlib.machinery.SourceFileLoader(
+        f"tool_{name}", str(Path(__file__).resolve().parents[2] / "tools" / name)
+    )
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[loader.name] = module  # dataclasses look their module up
+    wrote, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = wrote
+    return module
+
+
+def documentation(module: Any, text: str) -> dict[str, Any]:
+    """A module's DOCUMENTATION, EXAMPLES or RETURN, which is YAML; the first says of each option what the arguments do."""
+    loaded = yaml.safe_load(text)
+    if text is module.DOCUMENTATION:
+        assert set(loaded["options"]) == set(module.SPEC)
+        for name, option in loaded["options"].items():
+            for key in ("type", "default", "required", "choices", "elements"):
+                assert option.get(key) == module.SPEC[name].get(key), (name, key)
+    return loaded
 
 
 def run_module(module: Any, capsys: pytest.CaptureFixture[str], check: bool = False, **args: Any) -> dict[str, Any]:

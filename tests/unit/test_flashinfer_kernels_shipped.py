@@ -17,7 +17,7 @@ import flashinfer_kernels as module
 import pytest
 from ansible.errors import AnsibleError
 from ansible.module_utils import flashinfer_builder as builder
-from ansible.module_utils import flashinfer_cache, sglang_job
+from ansible.module_utils import flashinfer_cache, sglang_job, sglang_transfer
 from helpers import run_module
 from test_flashinfer_kernels import Node
 
@@ -202,7 +202,7 @@ def test_one_that_arrives_damaged_does_not_hold_up_the_others(
 ) -> None:
     one, other = tasks
     one.run("norm", "decode_64", "fused_moe_120")
-    monkeypatch.setattr(flashinfer_cache.batches, "__defaults__", (1,))
+    monkeypatch.setattr(sglang_transfer.batches, "__defaults__", (1,))
     spoilt: list[Path] = []
 
     def first(path: Path) -> None:
@@ -273,7 +273,7 @@ def test_what_does_not_prove_itself_is_compiled(
 def test_a_transfer_that_was_cut_off_is_gone_on_with(tasks: tuple[Task, Task], monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = tasks
     one.run("norm", "decode_64")
-    monkeypatch.setattr(flashinfer_cache.batches, "__defaults__", (1,))
+    monkeypatch.setattr(sglang_transfer.batches, "__defaults__", (1,))
     sent: list[str] = []
 
     def cut(path: Path) -> None:
@@ -509,11 +509,6 @@ def test_a_fetch_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
 def test_a_node_does_not_name_places(tmp_path: Path, name: str, made_of: str) -> None:
     with pytest.raises(OSError, match="The node names a kernel"):
         flashinfer_cache.Cache(tmp_path).entry(name, made_of)
-
-
-def test_batches() -> None:
-    offers = [{"bytes": size} for size in (3, 3, 9, 1)]
-    assert [[one["bytes"] for one in batch] for batch in flashinfer_cache.batches(offers, 6)] == [[3, 3], [9], [1]]
 
 
 def test_without_a_cache_nothing_is_asked_twice(tasks: tuple[Task, Task], monkeypatch: pytest.MonkeyPatch) -> None:

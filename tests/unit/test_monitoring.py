@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jinja2
 import pytest
 import yaml
 from ansible.module_utils import sglang_node
+from helpers import tool
 from test_sglang_collect import SMI, collect, record
 
 from filter_plugins.sglang_monitoring import sglang_scrape_targets
@@ -32,21 +29,7 @@ KEY = "a-key-for-metrics-alone"
 Pages = dict[str, list[tuple[str, str]]]  # where and text, by kind
 
 
-def load() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("tool_metrics", str(ROOT / "tools/metrics"))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[loader.name] = module
-    wrote, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        loader.exec_module(module)
-    finally:
-        sys.dont_write_bytecode = wrote
-    return module
-
-
-metrics = load()
+metrics = tool("metrics")
 BOARD: dict[str, Any] = json.loads((ROLE / "files/sglang.json").read_text())
 ALERTS = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 

@@ -22,7 +22,7 @@ import sglang_gateway as module
 import sglang_gateway_workers as documented
 import yaml
 from ansible.module_utils import sglang_node as node
-from helpers import run_module, serving
+from helpers import documentation, run_module, serving
 from sglang_gateway import Worker
 
 from action_plugins import sglang_gateway_workers as action
@@ -35,12 +35,7 @@ KEY = "the-key-of-all-workers-0123"
 
 @pytest.mark.parametrize("text", [module.DOCUMENTATION, module.EXAMPLES, module.RETURN])
 def test_documentation_is_yaml_and_matches_the_arguments(text: str) -> None:
-    loaded = yaml.safe_load(text)
-    if text is module.DOCUMENTATION:
-        assert set(loaded["options"]) == set(module.SPEC)
-        for name, option in loaded["options"].items():
-            for key in ("type", "default", "required", "choices", "elements"):
-                assert option.get(key) == module.SPEC[name].get(key), (name, key)
+    documentation(module, text)
 
 
 def test_documentation_of_the_action_names_its_arguments() -> None:

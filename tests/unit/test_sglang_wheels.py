@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import sglang_wheels as module
+from ansible.module_utils import sglang_transfer
 from helpers import run_module
 
 from action_plugins import sglang_wheels as plugin
@@ -50,5 +51,5 @@ def test_listing_believes_the_index_only_where_sizes_agree(tmp_path: Path) -> No
 
 def test_batches_keep_the_order_and_hold_one_at_least() -> None:
     wheels = [{"name": str(size), "size": size} for size in (1, 2, 9, 1)]
-    assert [[w["size"] for w in batch] for batch in plugin.batches(wheels, 3)] == [[1, 2], [9], [1]]
-    assert list(plugin.batches([], 3)) == []
+    assert [[w["size"] for w in batch] for batch in sglang_transfer.batches(wheels, "size", 3)] == [[1, 2], [9], [1]]
+    assert list(sglang_transfer.batches([], "size", 3)) == []

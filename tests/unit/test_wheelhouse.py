@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.machinery
-import importlib.util
 import json
 import re
 import shutil
@@ -13,9 +11,10 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
+import helpers
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -25,23 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 STACKS = ROOT / "stacks"
 
 
-def load(name: str) -> ModuleType:
-    """Import a program of tools/ that has no .py suffix."""
-    loader = importlib.machinery.SourceFileLoader(f"tool_{name}", str(ROOT / "tools" / name))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[loader.name] = module  # dataclasses look their module up
-    wrote, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        loader.exec_module(module)
-    finally:
-        sys.dont_write_bytecode = wrote
-    return module
-
-
-tool = load("wheelhouse")
-locks = load("locks")
+tool = helpers.tool("wheelhouse")
+locks = helpers.tool("locks")
 Requirement, Wheel = tool.Requirement, tool.Wheel
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)

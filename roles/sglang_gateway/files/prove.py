@@ -8,12 +8,12 @@ Written by sglang-rtxpro. Runs as root with the host's own Python, for sglang_co
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import json
 import os
 import socket
 import ssl
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -54,23 +54,17 @@ def ask(
         raise Silent(str(getattr(error, "reason", error))) from None
 
 
+def well(url: str, context: ssl.SSLContext) -> bool:
+    """Whether a worker's front and engine say that they are, which needs no key."""
+    try:
+        return ask(url + "/health", context=context)[0] == 200
+    except Silent:
+        return False
+
+
 def answering(urls: list[str], context: ssl.SSLContext) -> list[str]:
-    """Workers whose front and engine say that they are well, which needs no key."""
-    found: list[str] = []
-
-    def one(url: str) -> None:
-        try:
-            if ask(url + "/health", context=context)[0] == 200:
-                found.append(url)
-        except Silent:
-            return
-
-    threads = [threading.Thread(target=one, args=(url,)) for url in urls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sorted(found)
+    with concurrent.futures.ThreadPoolExecutor(len(urls) or 1) as pool:
+        return sorted(url for url, up in zip(urls, pool.map(lambda url: well(url, context), urls)) if up)
 
 
 def healthy(router: str, key: str) -> set[str]:
