@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import ansible.module_utils
 from ansible.module_utils.parsing.convert_bool import boolean
 
-# As roles/sglang_server/defaults has it.
-FRONT_PORT = 8000
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
+    ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
+
+from ansible.module_utils import sglang_inventory
 
 
 def sglang_gateway_workers(workers: list[str], hostvars: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -32,13 +37,10 @@ def described(worker: str, hostvars: Mapping[str, Any]) -> dict[str, Any]:
     if worker not in hostvars:
         return {**own, "url": ""}
     host = hostvars[worker]
-    address = str(host.get("ansible_host") or worker)
-    address = f"[{address}]" if ":" in address else address
-    scheme = "https" if host.get("sglang_server_front_certificate") else "http"
     model = str(host.get("sglang_model_path") or "").rstrip("/").rpartition("/")[2]
     return {
         "name": worker,
-        "url": f"{scheme}://{address}:{host.get('sglang_server_front_port') or FRONT_PORT}",
+        "url": "://".join(sglang_inventory.front(worker, host)),
         "known": True,
         "front": boolean(host.get("sglang_server_front") or False, strict=False),
         "keys": list(host.get("sglang_server_front_keys") or []),

@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils import sglang_keys
+from ansible.module_utils import sglang_inventory, sglang_keys
+from ansible.module_utils.sglang_inventory import place
 
 ENGINE, NODE, GATEWAY, DCGM = "sglang-engine", "sglang-node", "sglang-gateway", "sglang-dcgm"
 KEY_REMEDY = (
@@ -22,10 +23,6 @@ KEY_REMEDY = (
     "made with `openssl rand -hex 32`, and deploy the nodes."
 )
 LOOPBACK = re.compile(r"127\.|::1$|localhost$")
-
-
-def join(host: str, port: Any) -> str:
-    return f"{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def sglang_scrape_targets(wanted: dict[str, Any], hostvars: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -40,7 +37,7 @@ def sglang_scrape_targets(wanted: dict[str, Any], hostvars: Mapping[str, Mapping
     nodes: set[str] = set()
 
     def address(host: str) -> str:
-        return str(hostvars[host].get("ansible_host") or host)
+        return sglang_inventory.address(host, hostvars[host])
 
     def add(job: str, host: str, target: str, keyed: bool = False, **more: str) -> None:
         labels = {"job": job, "node": host, **more}
@@ -69,20 +66,19 @@ def sglang_scrape_targets(wanted: dict[str, Any], hostvars: Mapping[str, Mapping
                 problems.append(
                     f"sglang_monitoring_key is none of the sglang_server_front_metrics_keys of {host}. {KEY_REMEDY}"
                 )
-            scheme = "https" if values.get("sglang_server_front_certificate") else "http"
-            front = join(address(host), values.get("sglang_server_front_port", 8000))
+            scheme, front = sglang_inventory.front(host, values)
             add(ENGINE, host, front, True, __scheme__=scheme)
             add_node(host, front, True, __scheme__=scheme, __metrics_path__="/node/metrics")
         elif own:
-            add(ENGINE, host, join("127.0.0.1", values.get("sglang_server_port", 30000)))
-            add_node(host, join("127.0.0.1", port))
+            add(ENGINE, host, place("127.0.0.1", values.get("sglang_server_port", 30000)))
+            add_node(host, place("127.0.0.1", port))
         else:
             problems.append(
                 f"The engine of {host} listens on its node alone, with no front before it. Set sglang_server_front to true. "
                 f"{KEY_REMEDY}"
             )
         if int(values.get("sglang_monitoring_dcgm_port") or 0):
-            add(DCGM, host, join(address(host), values["sglang_monitoring_dcgm_port"]))
+            add(DCGM, host, place(address(host), values["sglang_monitoring_dcgm_port"]))
     for host in [host for host in wanted["gateways"] if host in hostvars]:
         values = hostvars[host]
         # As the role sglang_gateway has them by default.
@@ -95,8 +91,8 @@ def sglang_scrape_targets(wanted: dict[str, Any], hostvars: Mapping[str, Mapping
             )
         reached = address(host) if listens in ("0.0.0.0", "::") else listens
         there = "127.0.0.1" if own else address(host)
-        add(GATEWAY, host, join(reached, values.get("sglang_gateway_metrics_port", 29000)))
-        add_node(host, join(there, values.get("sglang_monitoring_node_port", wanted["node_port"])))
+        add(GATEWAY, host, place(reached, values.get("sglang_gateway_metrics_port", 29000)))
+        add_node(host, place(there, values.get("sglang_monitoring_node_port", wanted["node_port"])))
     if not jobs and not problems:
         problems.append("There is nothing to watch: the groups gpu_nodes and gateways are empty.")
     wrong = sglang_keys.fault(key) if key else ""

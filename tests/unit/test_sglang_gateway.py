@@ -21,6 +21,7 @@ import pytest
 import sglang_gateway as module
 import sglang_gateway_workers as documented
 import yaml
+from ansible.module_utils import sglang_inventory
 from ansible.module_utils import sglang_node as node
 from helpers import documentation, run_module, serving
 from sglang_gateway import Worker
@@ -40,6 +41,11 @@ def test_documentation_is_yaml_and_matches_the_arguments(text: str) -> None:
 
 def test_documentation_of_the_action_names_its_arguments() -> None:
     assert set(yaml.safe_load(documented.DOCUMENTATION)["options"]) == set(action.ActionModule._VALID_ARGS)
+
+
+def test_a_front_is_where_its_role_puts_it() -> None:
+    told = yaml.safe_load((ROOT / "roles/sglang_server/defaults/main.yml").read_text())
+    assert told["sglang_server_front_port"] == sglang_inventory.FRONT_PORT
 
 
 # --- what the inventory says ------------------------------------------------------------------------------------------
