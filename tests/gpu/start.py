@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """On a GPU without systemd: a first start against the next one by stage, and the engine within the unit's walls against by hand.
 
-    PYTHON=/opt/venv/bin/python python3 tests/gpu/start.py OUT [TURNS]
+    PYTHON=/opt/venv/bin/python python3 tests/gpu/start.py OUT [TURNS] [--only loads]
 
 The engine runs through sandbox.py as the unit would let it (another user, its capabilities and system calls, the unit's
 environment), with a Glm4Moe of a few layers and random weights. "First" is a home that is empty and packages that are out of the
-page cache; "next" is the same home again. Then a second engine is started by hand beside it, and both get the same loads in turns.
+page cache; "next" is the same home again. Then a second engine is started by hand beside it, and both get the same loads in turns,
+each of them first in every other turn. With `--only loads` both start at once, from homes that are empty.
 Prints a JSON line a start and a load, and keeps them with the logs in OUT.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -20,7 +23,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -59,6 +61,16 @@ def drop(folder: str) -> None:
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def forget_packages() -> None:
+    """Take SGLang, torch and what lies beside them out of the page cache."""
+    found = subprocess.run(
+        [PYTHON, "-c", "import sglang, torch; print(sglang.__path__[0], torch.__path__[0])"],
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    for folder in {str(Path(path).parent) for path in found}:
+        drop(folder)
+
+
 class Engine:
     """One server; its stages are noted as it says them."""
 
@@ -79,7 +91,7 @@ class Engine:
         environment = {**known, "HOME": str(home), "PATH": f"{Path(PYTHON).parent}:{os.environ['PATH']}"}
         self.stages: dict[str, float] = {}
         self.began = time.monotonic()
-        self.log = (out / f"{name}.log").open("w")
+        self.log = (out / f"{name}.log").open("w", buffering=1)
         self.process = subprocess.Popen(
             argv, cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
             start_new_session=True,
@@ -103,39 +115,47 @@ class Engine:
             time.sleep(0.1)
         return self.stages
 
-    def serve(self, seed: int, out: Path) -> float:
-        """Output tokens per second of a load."""
+    def serve(self, prompts: int, out: Path) -> tuple[float, float]:
+        """Output tokens per second of a load, and its seconds."""
         result = out / "load.jsonl"
         result.unlink(missing_ok=True)
         words = ["--backend", "sglang", "--base-url", self.url, "--model", str(MODEL), "--dataset-name", "random-ids"]
-        words += [
-            "--num-prompts",
-            "512",
-            "--max-concurrency",
-            "64",
-            "--random-input-len",
-            "256",
-            "--random-output-len",
-            "128",
-        ]
-        words += ["--random-range-ratio", "1.0", "--tokenize-prompt", "--flush-cache", "--seed", str(seed)]
+        words += ["--num-prompts", str(prompts), "--max-concurrency", "64"]
+        words += ["--random-input-len", "256", "--random-output-len", "128", "--random-range-ratio", "1.0"]
+        words += ["--tokenize-prompt", "--flush-cache", "--disable-tqdm", "--seed", "1"]
         argv = [PYTHON, "-m", "sglang.bench_serving", *words, "--output-file", str(result)]
-        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return float(json.loads(result.read_text())["output_throughput"])
+        with (out / "load.log").open("a") as log:
+            subprocess.run(argv, check=True, stdout=log, stderr=subprocess.STDOUT)
+        told = json.loads(result.read_text())
+        if told["completed"] != prompts:
+            sys.exit(f"{told['completed']} of {prompts} requests were answered: see {out / 'load.log'}")
+        return float(told["output_throughput"]), float(told["duration"])
 
     def end(self) -> None:
-        os.killpg(self.process.pid, signal.SIGTERM)
+        if self.log.closed:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
         try:
             self.process.wait(15)
         except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
         self.reader.join(5)
         self.log.close()
 
 
 def main() -> None:
-    out, turns = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="folder for figures and logs")
+    parser.add_argument("turns", type=int, nargs="?", default=3, help="loads that each engine gets and that count")
+    parser.add_argument("--only", choices=["loads"], help="leave out the first start against the next one")
+    parser.add_argument(
+        "--prompts", type=int, default=2048, help="requests of a load: it should take ten seconds or more"
+    )
+    options = parser.parse_args()
+    out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(HOMES, ignore_errors=True)
     kept = (out / "figures.jsonl").open("a")
@@ -147,31 +167,41 @@ def main() -> None:
         kept.flush()
 
     make_model()
-    site = subprocess.run(
-        [PYTHON, "-c", "import sglang, torch; print(sglang.__path__[0], torch.__path__[0])"],
-        capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
-    for folder in {str(Path(path).parent) for path in site}:
-        drop(folder)
-    first = Engine("first", HOMES / "walls", 30000, True, out)
-    say(start="first", stages=first.ready())
-    first.end()
-    walls = Engine("next", HOMES / "walls", 30000, True, out)
-    say(start="next", stages=walls.ready())
-    hand = Engine("hand", HOMES / "hand", 30001, False, out)
-    say(start="by hand, empty home, packages in memory", stages=hand.ready())
-    seen: dict[str, list[float]] = {"walls": [], "hand": []}
-    urllib.request.urlopen(f"{walls.url}/health", timeout=60)
-    for turn in range(turns + 1):
-        for name, engine in (("walls", walls), ("hand", hand)):
-            figure = engine.serve(100 * turn + len(name), out)
-            if turn:  # the first load of each is not its usual one
-                seen[name].append(figure)
-            say(load=name, turn=turn, output_tokens_per_s=round(figure, 1))
-    ratio = statistics.median(seen["walls"]) / statistics.median(seen["hand"])
-    say(ratio=round(ratio, 4), by_hand_spread=round(max(seen["hand"]) / min(seen["hand"]), 4), n=turns)
-    walls.end()
-    hand.end()
+    started = []
+
+    def start(name: str, home: str, port: int, walls: bool) -> Engine:
+        started.append(Engine(name, HOMES / home, port, walls, out))
+        return started[-1]
+
+    try:
+        if options.only:
+            walls, hand = start("walls", "walls", 30000, True), start("hand", "hand", 30001, False)
+            say(start="within the walls, beside the other", stages=walls.ready())
+            say(start="by hand, beside the other", stages=hand.ready())
+        else:
+            forget_packages()
+            first = start("first", "walls", 30000, True)
+            say(start="first", stages=first.ready())
+            first.end()
+            walls = start("next", "walls", 30000, True)
+            say(start="next", stages=walls.ready())
+            hand = start("hand", "hand", 30001, False)
+            say(start="by hand, empty home, packages in memory", stages=hand.ready())
+        seen: dict[str, list[float]] = {"walls": [], "hand": []}
+        engines = [("walls", walls), ("hand", hand)]
+        for turn in range(options.turns + 1):
+            for name, engine in engines if turn % 2 else engines[::-1]:
+                figure, seconds = engine.serve(options.prompts, out)
+                if turn:  # the first load of each is not its usual one
+                    seen[name].append(figure)
+                say(load=name, turn=turn, output_tokens_per_s=round(figure, 1), seconds=round(seconds, 2))
+    finally:
+        for engine in started:
+            engine.end()
+    middle = {name: statistics.median(figures) for name, figures in seen.items()}
+    spread = {name: round(max(figures) / min(figures), 4) for name, figures in seen.items()}
+    each = [round(within / by_hand, 4) for within, by_hand in zip(seen["walls"], seen["hand"])]
+    say(ratio=round(middle["walls"] / middle["hand"], 4), spread=spread, ratio_by_turn=each, n=options.turns)
 
 
 if __name__ == "__main__":
