@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import json
 import re
-import shlex
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,7 +25,7 @@ import time
 import traceback
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,14 @@ from traffic import Traffic, ask
 WORKERS = ("worker-1", "worker-2", "worker-3")
 # The router's, with which it is asked on its host.
 KEY = "/etc/sglang/sglang-gateway/worker.key"
+# Ports on its loopback: the router, Prometheus.
+BEHIND = (30100, 9090)
 OTHER_STACK = "sglang-cpu-0.5.15.post1"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
 
 
 class Gateway(Host):
@@ -52,16 +59,33 @@ class Gateway(Host):
     def answers(self) -> bool:
         return ask(self, tokens=4).kind == "answered"
 
-    def asked(self, url: str, key_file: str = "") -> Any:
-        """JSON of a URL that is reached on the host alone."""
-        told = f", headers={{'Authorization': 'Bearer ' + open({key_file!r}).read().strip()}}" if key_file else ""
-        code = f"import urllib.request as u; print(u.urlopen(u.Request({url!r}{told}), timeout=10).read().decode())"
-        return json.loads(self.do(f"python3 -c {shlex.quote(code)}"))
+    @contextlib.contextmanager
+    def reached(self) -> Iterator[None]:
+        """What listens on the host's loopback alone is reached by one connection: a look costs as good as nothing."""
+        ports = [free_port() for _ in BEHIND]
+        told = [word for port, there in zip(ports, BEHIND) for word in ("-L", f"{port}:127.0.0.1:{there}")]
+        self.router, self.prometheus = (f"http://127.0.0.1:{port}" for port in ports)
+        self.key = self.do(f"cat {KEY}")
+        tunnel = subprocess.Popen([*self.ssh, "-N", *told])
+        try:
+            self.wait(lambda: self.asked(f"{self.router}/workers"), "the router's list can be read", 20)
+            yield
+        finally:
+            tunnel.terminate()
+            tunnel.wait()
+
+    def asked(self, url: str) -> Any:
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self.key}"})
+        try:
+            with urllib.request.urlopen(request, timeout=10) as told:
+                return json.load(told)
+        except OSError as error:
+            raise Wrong(f"{url}: {error}") from error
 
     def query(self, text: str) -> list[dict[str, Any]]:
         """What Prometheus says."""
-        url = f"http://127.0.0.1:9090/api/v1/query?{urllib.parse.urlencode({'query': text})}"
-        found: list[dict[str, Any]] = self.asked(url)["data"]["result"]
+        told = self.asked(f"{self.prometheus}/api/v1/query?{urllib.parse.urlencode({'query': text})}")
+        found: list[dict[str, Any]] = told["data"]["result"]
         return found
 
 
@@ -97,7 +121,7 @@ class Fleet:
 
     def router(self) -> list[dict[str, Any]]:
         """The router's workers, by its own word."""
-        found: list[dict[str, Any]] = self.gateway.asked("http://127.0.0.1:30100/workers", KEY)["workers"]
+        found: list[dict[str, Any]] = self.gateway.asked(f"{self.gateway.router}/workers")["workers"]
         return found
 
     def named(self, listed: list[dict[str, Any]]) -> set[str]:
@@ -140,7 +164,7 @@ class Watch:
 
     def _look(self) -> None:
         while not self.stop.wait(0.5):
-            with contextlib.suppress(Wrong, ValueError, KeyError, subprocess.TimeoutExpired):
+            with contextlib.suppress(Wrong, ValueError, KeyError):
                 listed = self.fleet.router()
                 self.least = min(self.least, sum(one["is_healthy"] for one in listed))
                 away = sorted(set(WORKERS) - self.fleet.named(listed))
@@ -300,18 +324,10 @@ def strange(fleet: Fleet) -> str:
 def monitored(fleet: Fleet) -> str:
     gateway = fleet.gateway
     gateway.wait(lambda: not gateway.query("up == 0") and len(gateway.query("up == 1")) >= 7, "all targets are up", 90)
-    tunnel = subprocess.Popen([*gateway.ssh, "-N", "-L", "19090:127.0.0.1:9090"])
-    try:
-        gateway.wait(
-            lambda: urllib.request.urlopen("http://127.0.0.1:19090/-/ready", timeout=2).status == 200, "a tunnel", 20
-        )
-        told = subprocess.run(
-            [sys.executable, str(ROOT / "tools/metrics"), "--prometheus", "http://127.0.0.1:19090"],
-            env=environment(), cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-    finally:
-        tunnel.terminate()
-        tunnel.wait()
+    told = subprocess.run(
+        [sys.executable, str(ROOT / "tools/metrics"), "--prometheus", gateway.prometheus],
+        env=environment(), cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     check(told.returncode == 0, f"metrics are missing:\n{told.stdout}{told.stderr}")
     return told.stdout.strip().splitlines()[-1]
 
@@ -352,10 +368,11 @@ def main() -> int:
         return 0
     fleet = Fleet(options.inventory)
     bad = 0
-    for number, one in enumerate(chosen, 1):
-        good, said = run(fleet, one)
-        bad += not good
-        print(f"[{number}/{len(chosen)}] {'ok' if good else 'FAILED'}  {one.title}: {said}", flush=True)
+    with fleet.gateway.reached():
+        for number, one in enumerate(chosen, 1):
+            good, said = run(fleet, one)
+            bad += not good
+            print(f"[{number}/{len(chosen)}] {'ok' if good else 'FAILED'}  {one.title}: {said}", flush=True)
     print(f"{len(chosen) - bad} of {len(chosen)} cases")
     return 1 if bad else 0
 
