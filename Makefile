@@ -49,8 +49,11 @@ test-full: setup system ## test, and the long scenarios
 bench: setup system ## what deployments, restarts and measurements cost here (docs/performance.md): make bench ROWS="deploy weights"
 	@$(PY) tests/bench/performance.py $(foreach row,$(ROWS),--only $(row))
 
-docs: setup ## remake docs/troubleshooting.md from the rules
+docs: setup ## remake what is generated of docs/, and the site in site/
 	@$(PY) tools/troubleshooting
+	$(PY) tools/references
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
+	echo "site: site/index.html"
 
 locks: setup ## remake the stacks' locks, and what their releases say of themselves
 	@$(PY) tools/locks

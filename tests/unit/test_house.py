@@ -25,7 +25,7 @@ def ansible(*argv: str) -> str:
 
 
 def test_root_playbooks_are_one_import() -> None:
-    for path in ROOT.glob("*.yml"):
+    for path in set(ROOT.glob("*.yml")) - {ROOT / "mkdocs.yml"}:
         plays = yaml.safe_load(path.read_text())
         assert [play["ansible.builtin.import_playbook"] for play in plays] == [f"playbooks/{path.name}"]
         assert (ROOT / "playbooks" / path.name).is_file()
