@@ -52,8 +52,7 @@ bench: setup system ## what deployments, restarts and measurements cost here (do
 docs: setup ## remake what is generated of docs/, and the site in site/
 	@$(PY) tools/troubleshooting
 	$(PY) tools/references
-	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet
-	echo "site: site/index.html"
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
 
 locks: setup ## remake the stacks' locks, and what their releases say of themselves
 	@$(PY) tools/locks
