@@ -55,9 +55,10 @@ FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.na
     "results",
     "site",
 }
-# How a host is reached; a person's own names are in capitals, and files of their own begin with my-.
+# How a host is reached.
 REACHED = re.compile(r"ansible_(host|user|port|connection|become\w*|ssh_\w+|python_interpreter)")
-OWN = re.compile(r"[A-Z][A-Z0-9_]*(=[A-Z]+)?")
+# A reader's own: names in capitals, and files that begin with my.
+OWN = re.compile(r"[A-Z][A-Z0-9_]*|my[-_][\w.-]+")
 # Programs of others that a page may name, unchecked.
 OTHERS = {"curl", "export", "find", "git", "journalctl", "mkdir", "cp", "systemctl"}
 CLIS = {"ansible-playbook": PlaybookCLI, "ansible": AdHocCLI, "ansible-doc": DocCLI}
@@ -141,8 +142,7 @@ def wrong_variables(values: dict[str, Any], reader: str = "") -> list[str]:
 def wrong_extra(extra: str, reader: str) -> list[str]:
     if extra.startswith("@"):
         name = extra[1:]
-        mine = Path(name).name.startswith("my-") or OWN.fullmatch(Path(name).stem)
-        return [] if mine or (ROOT / name).is_file() else [f"there is no {name}"]
+        return [] if OWN.fullmatch(Path(name).stem) or (ROOT / name).is_file() else [f"there is no {name}"]
     try:
         values = yaml.safe_load(extra) if extra.startswith("{") else parse_kv(extra)
     except yaml.YAMLError as error:
@@ -171,10 +171,11 @@ def wrong_ansible(words: list[str]) -> list[str]:
         return [f"no {options.type} {name}" for name in options.args if not (ROOT / place.format(name)).is_file()]
     if words[0] == "ansible":
         return wrong if (ROOT / f"library/{options.module_name}.py").is_file() else [f"no module {options.module_name}"]
-    for name in options.args:
+    known = [name for name in options.args if not OWN.fullmatch(Path(name).stem)]
+    for name in known:
         if not (ROOT / name).is_file():
             return [*wrong, f"there is no playbook {name}"]
-    reader = "".join(text_of(f"playbooks/{Path(name).name}") for name in options.args)
+    reader = "".join(text_of(f"playbooks/{Path(name).name}") for name in known)
     return wrong + [problem for extra in options.extra_vars or [] for problem in wrong_extra(extra, reader)]
 
 
@@ -397,3 +398,12 @@ def test_the_site_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     for page in (tmp_path / "site").rglob("*.html"):
         fetched = re.findall(r"<(?:link|script|img)[^>]+?(?:href|src)=\"?(https?://[^\s\">]+)", page.read_text())
         assert fetched == [], page
+
+
+@pytest.mark.parametrize("folder", ["group_vars", "variants", "patches", "stacks"])
+def test_each_is_named_where_its_kind_is_described(folder: str) -> None:
+    page = {"group_vars": "docs/profiles.md", "variants": "docs/profiles.md"}.get(folder, f"{folder}/README.md")
+    there = {path.stem for path in (ROOT / folder).glob("*.yml")} | {
+        path.parent.name for path in (ROOT / folder).glob("*/stack.yml")
+    }
+    assert [name for name in sorted(there - {"gpu_nodes", "renames", "uv"}) if name not in text_of(page)] == []
