@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import io
 import json
 import os
@@ -60,7 +61,7 @@ REACHED = re.compile(r"ansible_(host|user|port|connection|become\w*|ssh_\w+|pyth
 # A reader's own: names in capitals, and files that begin with my.
 OWN = re.compile(r"[A-Z][A-Z0-9_]*|my[-_][\w.-]+")
 # Programs of others that a page may name, unchecked.
-OTHERS = {"curl", "export", "find", "git", "journalctl", "mkdir", "cp", "systemctl"}
+OTHERS = {"cp", "curl", "export", "find", "git", "journalctl", "openssl", "systemctl"}
 CLIS = {"ansible-playbook": PlaybookCLI, "ansible": AdHocCLI, "ansible-doc": DocCLI}
 
 
@@ -170,7 +171,11 @@ def wrong_ansible(words: list[str]) -> list[str]:
         place = {"role": "roles/{}/meta/argument_specs.yml", "module": "library/{}.py"}[options.type]
         return [f"no {options.type} {name}" for name in options.args if not (ROOT / place.format(name)).is_file()]
     if words[0] == "ansible":
-        return wrong if (ROOT / f"library/{options.module_name}.py").is_file() else [f"no module {options.module_name}"]
+        ours = (ROOT / f"library/{options.module_name}.py").is_file()
+        there = ours or importlib.util.find_spec(
+            f"ansible.modules.{options.module_name.removeprefix('ansible.builtin.')}"
+        )
+        return wrong if there else [f"no module {options.module_name}"]
     known = [name for name in options.args if not OWN.fullmatch(Path(name).stem)]
     for name in known:
         if not (ROOT / name).is_file():
@@ -319,6 +324,7 @@ def block(language: str, text: str) -> str:
         (block("", "ansible-playbook tune.yml -e sglang_tuning_method=offlne"), "sglang_tuning_method: "),
         (block("", 'ansible-playbook compare.yml -e \'{"run": ["latest"]}\''), "nothing reads run"),
         (block("", "ansible-playbook plan.yml -e @group_vars/glm6.yml"), "glm6.yml"),
+        (block("", "ansible gpu-node -b -m sglang_gatewy -a state=drained"), "no module sglang_gatewy"),
         (block("", "ansible-playbok deploy.yml"), "ansible-playbok is no command"),
         (block("", "echo 'it ends nowhere"), "quotes that do not end"),
         (block("sh", "make tets"), "no target tets"),
