@@ -9,7 +9,7 @@ from mkdocs.structure.files import File, Files
 from pymdownx.slugs import slugify
 
 ROOT = Path(__file__).resolve().parent.parent
-SHOWN = ("README.md", "CHANGELOG.md", "docs/**/*", "*/README.md")
+SHOWN = ("*.md", "LICENSE", "docs/**/*", "*/README.md")
 
 
 def on_config(config: MkDocsConfig) -> None:

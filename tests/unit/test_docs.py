@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib.util
 import io
+import itertools
 import json
 import os
 import re
@@ -32,9 +33,7 @@ from action_plugins import sglang_inputs
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
-    str(path.relative_to(ROOT))
-    for pattern in ("README.md", "CHANGELOG.md", "docs/*.md", "*/README.md")
-    for path in ROOT.glob(pattern)
+    str(path.relative_to(ROOT)) for pattern in ("*.md", "docs/*.md", "*/README.md") for path in ROOT.glob(pattern)
 )
 KNOWN = sglang_inputs.known_variables(ROOT)
 SPECS = sglang_inputs.options(ROOT)
@@ -95,8 +94,9 @@ def commands(text: str) -> Iterator[list[str]]:
             held += "\n"
             continue
         held = ""
-        if words:
-            yield words
+        for joined, some in itertools.groupby(words, lambda word: word in ("&&", "||", "|")):
+            if not joined:
+                yield list(some)
     if held:
         yield ["quotes that do not end:", held]
 
@@ -328,6 +328,7 @@ def block(language: str, text: str) -> str:
         (block("", "ansible-playbok deploy.yml"), "ansible-playbok is no command"),
         (block("", "echo 'it ends nowhere"), "quotes that do not end"),
         (block("sh", "make tets"), "no target tets"),
+        (block("", "make lint && make tets"), "no target tets"),
         (block("", "make bench ROW=deploy"), "make reads no ROW"),
         (block("", "make molecule SCENARIO=defualt"), "no scenario defualt"),
         (block("", ".venv/bin/python tools/lokcs NAME"), "there is no tools/lokcs"),
@@ -368,7 +369,7 @@ def test_what_holds_is_let_through(markdown: str) -> None:
 
 def build(folder: Path, extra: str = "") -> str:
     """What mkdocs says of a copy of the documentation: as it is, or with a text at the end of a page and a page in no nav."""
-    for path in ["mkdocs.yml", "tools/site.py", "docs/site.css", *DOCUMENTS]:
+    for path in ["mkdocs.yml", "tools/site.py", "docs/site.css", "LICENSE", *DOCUMENTS]:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, folder / path)
     for name in ("roles", "modules"):  # made by tools/references, and in no repository
