@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils import sglang_job, sglang_transfer
-from ansible.module_utils.flashinfer_builder import sha256_of
+from . import sglang_job, sglang_transfer
+from .flashinfer_builder import sha256_of
 
 SCHEMA = 1
 NAME = re.compile(r"[A-Za-z0-9_][\w.+-]*")

@@ -22,7 +22,7 @@ import fnmatch
 import re
 from typing import Any
 
-from ansible.module_utils import sglang_fit
+from . import sglang_fit
 
 NVFP4 = ("modelopt_fp4",)
 FP8 = ("fp8", "modelopt", "modelopt_fp8")

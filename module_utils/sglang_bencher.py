@@ -54,7 +54,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 if TYPE_CHECKING or __name__ != "__main__":
-    from ansible.module_utils import sglang_metrics, sglang_ports
+    from . import sglang_metrics, sglang_ports
 else:
     # Started with -I, which keeps this file's own folder off the path.
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))

@@ -15,8 +15,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ansible.module_utils import sglang_runs
-from ansible.module_utils.sglang_rungs import (
+from . import sglang_runs
+from .sglang_rungs import (
     OUTPUT,
     TOTAL,
     Row,

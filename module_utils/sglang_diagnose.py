@@ -19,7 +19,7 @@ import json
 import re
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
-from ansible.module_utils import sglang_log
+from . import sglang_log
 
 CHUNK = 1 << 20
 # Of a line, and of a rule's lines in a piece, what is looked at more closely.

@@ -65,7 +65,7 @@ from collections import Counter, OrderedDict
 from datetime import datetime
 from typing import Any, Dict, List, NamedTuple, Optional, Pattern, Set, Tuple
 
-from ansible.module_utils import sglang_diagnose, sglang_log
+from . import sglang_diagnose, sglang_log
 
 TUNED, LOADED, PARTIAL, FALLBACK, OFF, SILENT = "tuned", "loaded", "partial", "fallback", "off", "silent"
 COMPILED = "compiled"  # of layers that compile at the start

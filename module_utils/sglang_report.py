@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ansible.module_utils import sglang_results, sglang_runs
-from ansible.module_utils.sglang_charts import CAPTIONS, LIGHT, Chart, chart_names, charts, metric, split, watched
-from ansible.module_utils.sglang_rungs import (
+from . import sglang_results, sglang_runs
+from .sglang_charts import CAPTIONS, LIGHT, Chart, chart_names, charts, metric, split, watched
+from .sglang_rungs import (
     OUTPUT,
     TOTAL,
     Row,
@@ -40,7 +40,7 @@ from ansible.module_utils.sglang_rungs import (
     rows,
     title,
 )
-from ansible.module_utils.sglang_runs import dig
+from .sglang_runs import dig
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "roles" / "sglang_bench" / "templates"
 

@@ -13,8 +13,8 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ansible.module_utils import sglang_runs
-from ansible.module_utils.sglang_runs import dig
+from . import sglang_runs
+from .sglang_runs import dig
 
 OUTPUT = ("output_throughput_tokens_per_s",)
 TOTAL = ("total_throughput_tokens_per_s",)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from ansible.module_utils import sglang_results
+from . import sglang_results
 
 ROOT = Path(__file__).resolve().parents[1]
 # More of the input than this from the prefix cache, and a figure is of the cache, not of the model.
