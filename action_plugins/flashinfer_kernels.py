@@ -14,7 +14,7 @@ import ansible.module_utils
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
@@ -28,14 +28,15 @@ class ActionModule(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
-        module, args = self._task.action.rpartition(".")[2], dict(self._task.args)
+        action, args = self._task.action, dict(self._task.args)
+        module = action.rpartition(".")[2]
         internal = sorted(INTERNAL & set(args))
         if internal:
             raise AnsibleActionFail(f"{module}: {', '.join(internal)} belongs to its action plugin; leave it out.")
         host = (task_vars or {}).get("inventory_hostname", "")
 
         def execute(given: dict[str, Any]) -> dict[str, Any]:
-            return self._execute_module(module_name=module, module_args=given, task_vars=task_vars)
+            return self._execute_module(module_name=action, module_args=given, task_vars=task_vars)
 
         def say(text: str) -> None:
             if text and not self._task.no_log:

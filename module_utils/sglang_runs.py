@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+
 from . import sglang_results
 
 ROOT = Path(__file__).resolve().parents[1]
