@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help setup system demo demo-compare demo-clean lint parsers unit molecule test test-full bench docs locks
+.PHONY: help setup system demo demo-compare demo-clean lint parsers unit molecule test test-full collection bench docs locks
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,9 @@ test: setup system ## everything that a change must pass, within 25 minutes on 2
 
 test-full: setup system ## test, and the long scenarios
 	@$(PY) tools/check lint parsers unit molecule --full
+
+collection: setup ## the tree as a collection: build/rtxpro-sglang-VERSION.tar.gz
+	@$(PY) tools/collection
 
 bench: setup system ## what deployments, restarts and measurements cost here (docs/performance.md): make bench ROWS="deploy weights"
 	@$(PY) tests/bench/performance.py $(foreach row,$(ROWS),--only $(row))

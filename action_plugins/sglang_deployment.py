@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import socket
 import subprocess
@@ -54,7 +55,11 @@ def user() -> str:
 
 
 def commit() -> str:
-    """The project's commit, marked when files differ from it; empty outside a checkout."""
+    """The project's commit, marked when files differ from it, or the installed collection's version; empty outside both."""
+    manifest = ROOT / "MANIFEST.json"
+    if manifest.is_file():
+        told = json.loads(manifest.read_text(encoding="utf-8"))["collection_info"]
+        return f"{told['namespace']}.{told['name']} {told['version']}"
     found = said("git", "rev-parse", "--short=12", "HEAD")
     return found + ("+changes" if found and said("git", "status", "--porcelain", "-uno") else "")
 

@@ -64,6 +64,16 @@ def wiring(root: Path) -> dict[str, Any]:
     return {name: value for name, value in told.items() if "{{" in str(value)}
 
 
+def unwired(variables: dict[str, Any], root: Path) -> str:
+    """Whether the roles were left unconnected: the inventory brings no group_vars/gpu_nodes.yml."""
+    if any(variables.get(name) == value for name, value in wiring(root).items()):
+        return ""
+    return (
+        f"Nothing of {root}/group_vars/gpu_nodes.yml is in force, which hands to each role what the others made. Name the "
+        f"inventory beside it before your own (-i {root}/inventory), or link that group_vars beside yours"
+    )
+
+
 def misspelt(names: Iterable[str], known: set[str]) -> list[str]:
     """A sentence for each variable that nothing reads, with the nearest name that something does."""
     sentences = []
@@ -173,7 +183,11 @@ class ActionModule(ActionBase):
         problems += self._wrong_types(variables)
         problem = ""
         if boolean(self._task.args.get("profile", True)):
-            problem = profile_problem(profile, groups, profiles, host) or named_alone(profile, groups, variables, ROOT)
+            problem = (
+                unwired(variables, ROOT)
+                or profile_problem(profile, groups, profiles, host)
+                or named_alone(profile, groups, variables, ROOT)
+            )
         problems = [problem, *problems] if problem else problems
         variant, made_for = (
             self._templar.template(variables.get(name)) for name in ("sglang_variant", "sglang_variant_profiles")

@@ -75,3 +75,12 @@ def test_what_roles_hand_to_each_other_is_no_input() -> None:
     assert all("{{" in str(value) for value in wired.values())
     known = sglang_inputs.options(sglang_inputs.ROOT)
     assert set(wired) <= set(known), "a wired variable that is no role's input"
+
+
+def test_an_inventory_without_the_wiring_is_told_where_it_is() -> None:
+    root = sglang_inputs.ROOT
+    wired = sglang_inputs.wiring(root)
+    assert sglang_inputs.unwired({"sglang_profile": "cpu_demo", **wired}, root) == ""
+    # Roles' own defaults are there all the same.
+    told = sglang_inputs.unwired(dict.fromkeys(wired, ""), root)
+    assert f"-i {root}/inventory" in told
