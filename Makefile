@@ -44,7 +44,7 @@ test: setup system ## everything that a change must pass, within 25 minutes on 2
 	@$(PY) tools/check lint parsers unit molecule
 
 test-full: setup system ## test, and the long scenarios
-	@$(PY) tools/check lint parsers unit molecule --full
+	@$(PY) tools/check lint parsers sanity unit molecule --full
 
 collection: setup ## the tree as a collection: build/rtxpro-sglang-VERSION.tar.gz
 	@$(PY) tools/collection

@@ -123,8 +123,7 @@ notes:
   - Where no driver is installed there is nothing to link C(-lcuda) with. A stub with the functions of C(cuda.h) takes its place, as
     in the C(lib64/stubs) of NVIDIA's toolkit. The library then loads the driver's own.
   - A sealed release is not to be written to. Build before the seal.
-author:
-  - sglang-rtxpro contributors
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 """
 
 EXAMPLES = r"""
@@ -286,7 +285,8 @@ from ansible.module_utils.sglang_release_python import account, cards, identity,
 
 TIMEOUT = 300  # seconds for one question to the release, without a build
 TO_THE_END = 1e9
-FIRST_GIB, OTHER_GIB = 10, 4  # measured: one cicc up to 10.3 GiB, 16 jobs up to 63
+FIRST_GIB = 10
+OTHER_GIB = 4  # measured: one cicc up to 10.3 GiB, 16 jobs up to 63
 RECORD = "flashinfer/data/aot/flashinfer_kernels.json"
 NAME = re.compile(r"[A-Za-z0-9_][\w.+-]*")
 KERNEL = {

@@ -129,8 +129,7 @@ notes:
   - Tokens choose their experts evenly, and weights are random numbers.
   - A call's inputs are the same each time, so small weights stay in the L2 cache, as in FlashInfer's own way of measuring.
   - Kernels that are not built yet are built first. FlashInfer's CUTLASS MoE takes ten minutes with 16 cores, and memory for them.
-author:
-  - sglang-rtxpro contributors
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 """
 
 EXAMPLES = r"""

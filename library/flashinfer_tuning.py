@@ -221,8 +221,7 @@ notes:
   - C(SGLANG_MOE_CONFIG_DIR) hides the files that SGLang ships. Those for this card that are then not read are returned as
     RV(hidden).
   - The wheel's RECORD is left alone. A file that the wheel itself ships is never replaced or removed.
-author:
-  - sglang-rtxpro contributors
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 """
 
 EXAMPLES = r"""

@@ -32,7 +32,7 @@ options:
   python:
     description: Interpreter to look for, a path or a name on PATH, such as V(python3.12).
     type: str
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Reads only., details: []}
   diff_mode: {support: none, description: Reads only., details: []}
@@ -72,11 +72,14 @@ gpus:
     power_min_w: {description: Lowest limit that can be set in W., type: float, returned: always}
     temperature_c: {description: Temperature of the GPU in degrees Celsius., type: int, returned: always}
     pcie:
-      description: PCIe link. RV(gpus[].pcie.generation) and RV(gpus[].pcie.width) (lanes) are those of now, and an idle card
-        clocks its link down to generation 1, so a low generation proves nothing. RV(gpus[].pcie.generation_max) and
-        RV(gpus[].pcie.width_max) are what card and slot can do together.
+      description: PCIe link. An idle card clocks it down to generation 1, so a low generation of now proves nothing.
       type: dict
       returned: always
+      contains:
+        generation: {description: Generation of now., type: int, returned: always}
+        width: {description: Lanes of now., type: int, returned: always}
+        generation_max: {description: Generation that card and slot can do together., type: int, returned: always}
+        width_max: {description: Lanes that card and slot can do together., type: int, returned: always}
     numa:
       description: NUMA node, from /sys, else from C(topo -m). Null where the host numbers none.
       type: int

@@ -230,8 +230,7 @@ notes:
   - Compiled files are looked for in C(__pycache__) beside the source, not below C(PYTHONPYCACHEPREFIX).
   - Two runs on one file wait for each other. A run that was killed leaves the old file or the new one, whole, and the next
     run removes what it left.
-author:
-  - sglang-rtxpro contributors
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 """
 
 EXAMPLES = r"""

@@ -63,7 +63,7 @@ options:
     description: Fail when the release refuses. Otherwise the refusal is returned (RV(refusal)), for one who has more to say.
     type: bool
     default: true
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Asks; keeps no answer. A release that is not there yet is not asked., details: []}
   diff_mode: {support: none, description: Changes nothing., details: []}

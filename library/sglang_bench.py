@@ -136,7 +136,7 @@ options:
 notes:
   - Check mode measures nothing.
   - Unless O(stop) is set, O(python), O(url), O(model), O(concurrency) and O(prompts) are needed.
-author: [sglang-rtxpro]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 """
 
 EXAMPLES = r"""

@@ -115,7 +115,7 @@ options:
     type: list
     elements: str
     default: []
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Tells what would be written and loaded., details: []}
   diff_mode: {support: full, description: Shows units and files before and after; of secrets that they change., details: []}

@@ -32,7 +32,7 @@ options:
     description:
       - Where the files are kept. C(compare/) and the time in UTC, below O(results), by default; of one run, its own folder.
     type: path
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Shows the comparison and writes nothing., details: []}
   diff_mode: {support: none, description: Its files are new ones., details: []}

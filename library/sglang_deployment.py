@@ -125,7 +125,7 @@ options:
     description: Folder of the records of all servers.
     type: path
     default: /var/lib/sglang
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Tells what would be written and restarted; takes no lock., details: []}
   diff_mode: {support: full, description: Shows the unit before and after., details: []}

@@ -58,7 +58,7 @@ options:
     description: For the action plugin. Show the report.
     type: bool
     default: true
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Reads only., details: []}
   diff_mode: {support: none, description: Reads only., details: []}

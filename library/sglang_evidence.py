@@ -79,7 +79,7 @@ options:
         required: true
 notes:
   - Reading another user's journal needs root.
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Reads only., details: []}
   diff_mode: {support: none, description: Reads only., details: []}
@@ -225,7 +225,7 @@ SPEC = {
         "default": [],
         "options": {
             "op": {"type": "str", "required": True},
-            "min_tokens": {"type": "int", "default": 0},
+            "min_tokens": {"type": "int", "default": 0, "no_log": False},
             "why": {"type": "str", "required": True},
         },
     },

@@ -65,7 +65,7 @@ options:
     description: Seconds until the worker must be gone, or healthy.
     type: float
     default: 60
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Tells what would be done., details: []}
   diff_mode: {support: full, description: Shows the list of workers before and after., details: []}
@@ -149,7 +149,8 @@ RUNTIME = "/run"
 # What the router was told at its start (files/router.py writes it), and since.
 TOLD = "told.json"
 # Seconds for one answer; of a worker, whose /health makes a token first.
-PATIENCE, WORKER_PATIENCE = 10.0, 15.0
+PATIENCE = 10.0
+WORKER_PATIENCE = 15.0
 # Seconds in which a router that systemd has just started begins to listen.
 START = 15.0
 STEP = 0.25

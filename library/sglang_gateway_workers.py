@@ -39,7 +39,7 @@ options:
     description: The gateway's ports by the names of their variables.
     type: dict
     default: {}
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Reads only., details: []}
   diff_mode: {support: none, description: Reads only., details: []}

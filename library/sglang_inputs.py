@@ -21,7 +21,7 @@ options:
     description: Whether the host needs a profile. A server that somebody else runs has none.
     type: bool
     default: true
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Reads only., details: []}
   diff_mode: {support: none, description: Reads only., details: []}

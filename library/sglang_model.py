@@ -40,7 +40,7 @@ options:
   revision:
     description: Commit that the model shall be of, as C(repository@commit). Another one that was fetched here is refused.
     type: str
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Tells whether the model would be made., details: []}
   diff_mode: {support: none, description: Weights are no text., details: []}

@@ -39,7 +39,7 @@ options:
     description: Show the whole page instead of warnings.
     type: bool
     default: false
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Changes nothing., details: []}
   diff_mode: {support: none, description: Changes nothing., details: []}

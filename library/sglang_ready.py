@@ -53,7 +53,7 @@ options:
 notes:
   - Check mode waits for nothing.
   - Reading another user's journal and sockets needs root. Without it, stages may be missing and the port's owner is not checked.
-author: [sglang-rtxpro]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 """
 
 EXAMPLES = r"""
@@ -139,6 +139,14 @@ first:
   description: The host whose failure ended this wait.
   returned: with O(together), when another host failed
   type: str
+unfinished:
+  description: Whether the wait goes on in another slice.
+  returned: with O(slice), when it has not ended
+  type: bool
+resume:
+  description: What the next slice begins with, as its O(resume).
+  returned: with O(slice), when it has not ended
+  type: dict
 tail:
   description: The last 20 lines of this start's log.
   returned: failure

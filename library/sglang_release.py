@@ -85,7 +85,7 @@ options:
     description: Facts to keep in C(release.json), such as the stack's name.
     type: dict
     default: {}
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Tells what would be built., details: []}
   diff_mode: {support: none, description: A release is built whole., details: []}

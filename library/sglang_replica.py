@@ -37,7 +37,7 @@ options:
       - For the action plugin. Say which host's server ended first, from the results of M(sglang_doctor) on all of its hosts.
     type: bool
     default: false
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Looks only., details: []}
   diff_mode: {support: none, description: Looks only., details: []}

@@ -39,7 +39,7 @@ options:
     description: Least share of the output tokens a second of O(against), at every load that both have.
     type: float
     default: 0
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: none, description: There is nothing to end where nothing was measured., details: []}
   diff_mode: {support: none, description: Results are new files., details: []}

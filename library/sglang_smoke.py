@@ -98,7 +98,7 @@ options:
 notes:
   - It is for a server without other load, as a deployment has it before its first request. Emptying the prefix cache costs others
     their cached prompts, and is refused while they are served.
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Asks nothing., details: []}
   diff_mode: {support: none, description: Changes nothing., details: []}
@@ -201,7 +201,7 @@ SPEC = {
         "options": {
             "ask": {"type": "str", "required": True},
             "expect": {"type": "str", "required": True},
-            "max_tokens": {"type": "int", "default": 512},
+            "max_tokens": {"type": "int", "default": 512, "no_log": False},
             "chat_template_kwargs": {"type": "dict"},
             "padded": {"type": "bool", "default": False},
         },

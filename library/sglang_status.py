@@ -32,7 +32,7 @@ options:
       - For the action plugin. Show one page of all hosts of the play, from looks registered as C(__sglang_status_look).
     type: bool
     default: false
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Reads only., details: []}
   diff_mode: {support: none, description: Reads only., details: []}

@@ -125,7 +125,7 @@ options:
     description: Whether this task began the job; the action plugin's.
     type: bool
     default: false
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Says that the model would be brought., details: []}
   diff_mode: {support: none, description: Weights are no text., details: []}

@@ -30,7 +30,7 @@ options:
   sent:
     description: Set by the action plugin. Folder on the node that holds what was sent.
     type: path
-author: [the sglang-rtxpro authors]
+author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Tells how many wheels would be sent., details: []}
   diff_mode: {support: none, description: Wheels are no text., details: []}

@@ -65,7 +65,7 @@ MEANINGS = [
     ("Concurrency", "Requests that the client keeps in flight: as one is answered, the next is sent."),
     (
         "Steady window",
-        "The part of a load in which all places were taken; power and use are of it. “Whole” says that it could not be seen, "
+        "The part of a load in which all places were taken; power and use are of it. \"Whole\" says that it could not be seen, "
         "so that the run-up and the end are counted as well.",
     ),
     ("Tokens per joule", "Generated tokens over the energy of all GPUs, from first request to last answer, without the host."),

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
+from ansible.module_utils.common.yaml import yaml_load
 
 from . import sglang_results
 
@@ -129,9 +129,11 @@ def read(path: str | Path) -> dict[str, Any]:
 
 def baseline(path: str | Path) -> dict[str, Any]:
     """A published figure's file (baselines/README.md) as a run. What it does not state is null. Raises RunError."""
+    import yaml
+
     file = Path(path)
     try:
-        told = yaml.safe_load(_text(file, "a file of baselines/"))
+        told = yaml_load(_text(file, "a file of baselines/"))
     except yaml.YAMLError as error:
         raise RunError(f"{file} is no YAML: {error}") from None
     try:
@@ -380,7 +382,7 @@ def options_of(release: str) -> dict[str, Any]:
     """Every option of a release by its field, with its default, from the stacks; empty for a release that no stack has."""
     for stack in sorted((ROOT / "stacks").glob("*/stack.yml")):
         file = stack.with_name("options.json")
-        if str(yaml.safe_load(stack.read_text()).get("sglang")) == release and file.is_file():
+        if str(yaml_load(stack.read_text()).get("sglang")) == release and file.is_file():
             return {entry["dest"]: entry for entry in json.loads(file.read_text())}
     return {}
 
@@ -388,7 +390,7 @@ def options_of(release: str) -> dict[str, Any]:
 @functools.cache
 def newest_names() -> dict[str, str]:
     """Fields that were renamed, to their newest name. An option that takes other values than before is another one."""
-    entries = yaml.safe_load((ROOT / "stacks/renames.yml").read_text())
+    entries = yaml_load((ROOT / "stacks/renames.yml").read_text())
     plain = [entry["names"] for entry in entries if not entry.get("note")]
     return {old.replace("-", "_"): names[0].replace("-", "_") for names in plain for old in names[1:]}
 
