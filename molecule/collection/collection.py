@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "shared"))
 from hosts import BIN, ROOT, Host, check
 
 FULL = "rtxpro.sglang"
+NAMED = re.compile(r"python3\.\d+$")
 INSTALLED = "collections/ansible_collections/rtxpro/sglang"
 # What such a user has: a node in the group of a profile.
 PROFILE = "cpu_demo"
@@ -53,11 +54,19 @@ LOAD = {"concurrency": 1, "prompts": 2, "input_len": 32, "output_len": 8, "datas
 
 def newest_python() -> str:
     """The newest Python of this machine, which takes the newest Ansible; SGLANG_TEST_PYTHON names another."""
-    argv = [str(BIN / "uv"), "python", "list", "--only-installed", "--output-format", "json"]
-    known = json.loads(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)
-    stable = [one for one in known if one["implementation"] == "cpython" and re.fullmatch(r"[\d.]+", one["version"])]
-    newest = max(stable, key=lambda one: [int(part) for part in one["version"].split(".")])
-    return os.environ.get("SGLANG_TEST_PYTHON") or str(newest["path"])
+    if os.environ.get("SGLANG_TEST_PYTHON"):
+        return os.environ["SGLANG_TEST_PYTHON"]
+    folders = [Path(folder) for folder in os.environ["PATH"].split(":")]
+    folders += Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser().glob("versions/*/bin")
+    found = {}
+    for path in {
+        path.resolve() for folder in folders for path in folder.glob("python3.[0-9]*") if NAMED.match(path.name)
+    }:
+        argv = [str(path), "-c", "import sys; print(*sys.version_info[:2])"]
+        told = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if told.returncode == 0:  # those of a version manager stand for versions that may not be there
+            found[tuple(int(part) for part in told.stdout.split())] = str(path)
+    return found[max(found)]
 
 
 class Stranger:
@@ -74,11 +83,17 @@ class Stranger:
             "ansible_ssh_common_args": "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
             "sglang_env_wheelhouse": str(cache / "sglang-rtxpro/wheelhouse/sglang-cpu-0.5.23-3.11"),
         }
-        (folder / "hosts.yml").write_text(yaml.safe_dump({PROFILE: {"hosts": {"gpu-node": variables}}}))
+        (folder / "hosts.yml").write_text(
+            yaml.safe_dump({"gpu_nodes": {"children": {PROFILE: {"hosts": {"gpu-node": variables}}}}})
+        )
         self.environment = {
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("ANSIBLE_", "MOLECULE_", "PYTHON"))
+            },
             "HOME": str(folder),
-            "PATH": os.environ["PATH"],
-            "LANG": "C.UTF-8",
+            "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR", os.path.expanduser("~/.cache/uv")),
             "ANSIBLE_DEPRECATION_WARNINGS": "1",
             "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_COLLECTIONS_PATH": str(folder / "collections"),
@@ -118,7 +133,6 @@ def main() -> int:
         stranger = Stranger(Path(name), host)
         python = newest_python()
         stranger.run(str(BIN / "uv"), "venv", "--quiet", "--python", python, str(stranger.venv))
-        stranger.environment["UV_CACHE_DIR"] = os.environ.get("UV_CACHE_DIR", os.path.expanduser("~/.cache/uv"))
         stranger.run(str(BIN / "uv"), "pip", "install", "--quiet", "--python", str(stranger.venv), *CONTROLLER)
         print("         " + stranger.run(str(stranger.venv / "bin/ansible"), "--version").splitlines()[0], python)
 
