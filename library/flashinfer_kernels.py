@@ -9,7 +9,7 @@ DOCUMENTATION = r"""
 ---
 module: flashinfer_kernels
 short_description: Build FlashInfer's kernels in a release before a server needs them
-version_added: "0.3.0"
+version_added: "0.1.0"
 description:
   - FlashInfer compiles its modules where they are first used, in a server's start or beside its first requests. This module
     compiles the ones that a profile needs before that, so that a compile error shows while the old server still runs, and a restart

@@ -9,7 +9,7 @@ DOCUMENTATION = r"""
 ---
 module: flashinfer_tune
 short_description: Tune a profile's kernels with FlashInfer's autotuner and make an artefact of what gains
-version_added: "0.2.0"
+version_added: "0.1.0"
 description:
   - Runs a program in the release's own Python that calls FlashInfer's operations with a profile's shapes under FlashInfer's own
     autotuner, and writes the file that M(flashinfer_tuning) installs. For releases of the engine that keep nothing of what they

@@ -9,7 +9,7 @@ DOCUMENTATION = r"""
 ---
 module: flashinfer_tuning
 short_description: Install, inspect and remove tuning artefacts where a release reads them
-version_added: "0.2.0"
+version_added: "0.1.0"
 description:
   - An artefact is a set of tuned kernel choices with its provenance, as C(tuning/README.md) describes. This module puts its files
     where the release's FlashInfer, SGLang or Triton reads them, and returns the environment that makes them read.

@@ -9,7 +9,7 @@ DOCUMENTATION = r"""
 ---
 module: sglang_gateway
 short_description: Look at the workers of a gateway, take one out, put it back
-version_added: "0.2.0"
+version_added: "0.1.0"
 description:
   - Runs on the gateway's host and speaks to SGLang's router (0.3.2) at its own address, which is loopback.
   - The router forgets at a restart what it was told here; its unit's list of workers then counts again.

@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 ---
 module: sglang_gateway_workers
 short_description: Refuse a gateway whose workers cannot be one, from the inventory alone
-version_added: "0.2.0"
+version_added: "0.1.0"
 description:
   - Runs on the controller alone, before anything touches the gateway's host. Everything that is wrong is said at once.
   - Refused are a gateway that everybody could use, one port for two things, no worker, a worker that no inventory has, one without

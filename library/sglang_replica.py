@@ -9,7 +9,7 @@ DOCUMENTATION = r"""
 ---
 module: sglang_replica
 short_description: Look at a node that serves one model together with others, and judge them together
-version_added: "0.2.0"
+version_added: "0.1.0"
 description:
   - Looks whether the address of the rendezvous (C(--dist-init-addr)) belongs to the head and can be reached from the other nodes,
     which interface leads there, and who listens on its port. Changes nothing.

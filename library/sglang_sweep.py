@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 ---
 module: sglang_sweep
 short_description: Keep the record of a sweep, which tries variants of what is deployed and ranks them
-version_added: "0.3.0"
+version_added: "0.1.0"
 description:
   - Keeps on the controller which variants are left, what each came to, and which is best. Each step is on the disk before the next.
   - A sweep that was cut off is gone on with, where it is of the same variants, loads and deployment.

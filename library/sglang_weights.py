@@ -9,7 +9,7 @@ DOCUMENTATION = r"""
 ---
 module: sglang_weights
 short_description: Bring a model's weights to a node, or give them to another one
-version_added: "0.4.0"
+version_added: "0.1.0"
 description:
   - With O(state=fetched) a model comes from a hub (C(huggingface_hub) of O(python)), from a folder on the node, or from another
     node (C(rsync)). It is made in C(PATH.incomplete) and takes its name when every file has the SHA-256 that its source says and
