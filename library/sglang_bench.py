@@ -254,11 +254,11 @@ raw:
   description: The client's own figures by its own names, without per-request figures and server_info. Infinity is the text "inf".
   returned: success
   type: dict
-started:
+began:
   description: When the client was started, UTC.
   returned: when the client was run to its end, well or not
   type: str
-finished:
+ended:
   description: When it had ended, UTC.
   returned: when the client was run to its end, well or not
   type: str
@@ -1042,6 +1042,10 @@ def finished_well(job: Dict[str, Any]) -> bool:
     return bool(job) and not job["running"] and (job["result"] or {}).get("code") == 0
 
 
+# A result's key `finished` is Ansible's own, a boolean: it would be made one.
+TIMES = {"started": "began", "finished": "ended"}
+
+
 def ended(job: Dict[str, Any], work: Work, params: Dict[str, Any]) -> Dict[str, Any]:
     """What the module returns of a job that ended. Refused says why there is nothing."""
     told, asked = job["result"] or {}, work.asked()
@@ -1053,7 +1057,7 @@ def ended(job: Dict[str, Any], work: Work, params: Dict[str, Any]) -> Dict[str, 
     def fail(text: str) -> Refused:
         gone = told.get("unhealthy")
         more = f" The server no longer answers: {params['url'].rstrip('/')}/health gives {gone}." if gone else ""
-        times = {name: told[name] for name in ("started", "finished") if name in told}
+        times = {new: told[name] for name, new in TIMES.items() if name in told}
         files = output_file(output, params["api_key"])
         return Refused(f"{text}{more}", command=command, last_lines=last, files=files, **times)
 
@@ -1114,8 +1118,7 @@ def returned(
         "client": asked.get("client") or {},
         "command": asked.get("command", []),
         "raw": raw_figures(result),
-        "started": told["started"],
-        "finished": told["finished"],
+        **{new: told[name] for name, new in TIMES.items()},
         "telemetry": told["telemetry"],
         "files": files,
     }

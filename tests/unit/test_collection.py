@@ -244,3 +244,25 @@ def test_nothing_that_is_shipped_has_a_short_name(installed: Path) -> None:
             )
     assert (target / "inventory/group_vars").is_symlink()
     assert json.loads((target / "MANIFEST.json").read_text())["collection_info"]["name"] == "sglang"
+
+
+# What Ansible 2.21 takes out of a result and gives a meaning and a type of its own.
+RESERVED = {
+    *(
+        "ansible_facts",
+        "ansible_job_id",
+        "ansible_stats",
+        "async_result",
+        "attempts",
+        "deprecations",
+        "exception",
+        "failed",
+    ),
+    *("finished", "invocation", "notify", "rc", "results", "retries", "skipped", "unreachable", "warnings"),
+}
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("library/*.py")), ids=lambda path: path.stem)
+def test_no_module_returns_what_is_ansibles_own(path: Path) -> None:
+    returned = yaml.safe_load(collection.constant(collection.ast.parse(path.read_text()), "RETURN"))
+    assert not RESERVED & set(returned or {})

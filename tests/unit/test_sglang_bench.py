@@ -597,7 +597,7 @@ def test_a_run(module: Callable[..., dict[str, Any]], server: SimpleNamespace, t
     assert result["load"]["concurrency"] == 8 and result["load"]["request_rate"] is None
     assert result["client"] == {"module": "sglang.bench_serving", "version": None}
     assert server.asked[:2] == [("GET", "/health"), ("POST", "/flush_cache")] and server.asked[-1] == ("GET", "/health")
-    assert result["started"] <= result["finished"] and result["started"].endswith("Z")
+    assert result["began"] <= result["ended"] and result["began"].endswith("Z")
     told = json.loads(unpacked(result["files"]["raw"]))
     assert told["request_rate"] == float("inf") and "secret" not in unpacked(result["files"]["raw"])
     rows = list(csv.DictReader(io.StringIO(unpacked(result["files"]["telemetry"]))))
@@ -797,7 +797,7 @@ def test_a_client_that_fails(module: Callable[..., dict[str, Any]], mode: str, s
     assert result["failed"] and said in result["msg"] and result["command"][1:3] == ["-m", "sglang.bench_serving"]
     words = unpacked(result["files"]["output"])
     assert set(result["files"]) == {"output"} and words.splitlines()[-1] == result["last_lines"][-1]
-    assert result["started"] <= result["finished"] and result["finished"].endswith("Z")
+    assert result["began"] <= result["ended"] and result["ended"].endswith("Z")
 
 
 def running(marker: str) -> list[int]:
