@@ -126,7 +126,9 @@ class Fleet:
 
 def came(run: Play) -> int:
     """Bytes that the transfers of a verbose run brought."""
-    return sum(int(count) for count in re.findall(r"^\s+bytes: (\d+)\n(?:.*\n)*?\s+complete: true", run.text, re.M))
+    takes = [task for task in run.text.split("\nTASK [") if task.startswith("sglang_model : Take them]")]
+    counts = re.findall(r"^ +bytes: (\d+)\n +changed: true\n +complete: true", "".join(takes), re.M)
+    return sum(int(count) for count in counts)
 
 
 def seconds(run: Play) -> float:

@@ -116,7 +116,7 @@ class StandInHub:
                     first, code = int(found[1]), 206
                     more = {"Content_Range": f"bytes {first}-{len(data) - 1}/{len(data)}"}
                 left = data[first:]
-                stop = hub.cut_after.pop(name, None)
+                stop = hub.cut_after.pop(name, None) if self.command == "GET" else None
                 self.send_response(code)
                 self.send_header("Content-Length", str(len(left)))
                 for key, value in more.items():
