@@ -45,11 +45,12 @@ from ansible.module_utils import sglang_diagnose, sglang_rules
 
 FOLDER = Path("/var/tmp/sglang-bench")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sglang-rtxpro"
-PYINFRA = CACHE / "pyinfra"
 INVENTORY = HERE / "inventory"
 PAGE = ROOT / "docs/performance.md"
 BEGIN, END = "<!-- make bench -->", "<!-- end -->"
 STACK = "sglang-cpu-0.5.23"
+ROUTER_STACK = "sglang-router-0.3.2"
+EIGHT = "gpu_nodes[0:7]"  # whose engines run at once; the other hosts are prepared only
 WHEELS = "/opt/sglang/wheelhouse"
 # Round trips that a deployment with nothing to change may take; tests hold it.
 MOST_ROUND_TRIPS = 25
@@ -70,11 +71,12 @@ class Row(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """A command that went well: seconds by the clock, seconds of CPU here (children included), what it said."""
+    """A command that went well: seconds by the clock, and of CPU (children included), what it said, MB of its largest process."""
 
     wall: float
     cpu: float
     text: str
+    largest: float
 
 
 def timed(argv: list[str]) -> Timed:
@@ -91,7 +93,7 @@ def timed(argv: list[str]) -> Timed:
         text = out.read()
     code = os.waitstatus_to_exitcode(status)
     check(code == 0, f"`{shlex.join(argv[:6])} …` ended with {code}:\n{text[-3000:]}")
-    return Timed(wall, used.ru_utime + used.ru_stime, text)
+    return Timed(wall, used.ru_utime + used.ru_stime, text, used.ru_maxrss / 1024)
 
 
 def turns() -> int:
@@ -121,13 +123,23 @@ def asked(host: Host, module: str, **args: Any) -> dict[str, Any]:
     return found
 
 
-def unchanged(hosts: str, *words: str) -> Timed:
-    done = play("deploy", hosts, *words)
+def unchanged(hosts: str, *words: str, playbook: str = "deploy") -> Timed:
+    done = play(playbook, hosts, *words)
     counts = re.findall(r"changed=(\d+)", done.text)
     check(
         counts and set(counts) == {"0"}, f"a deployment with nothing to change changed something:\n{done.text[-3000:]}"
     )
     return done
+
+
+def environment_of(name: str, requirements: Path) -> Path:
+    """Packages of a lock, in an environment that is kept for the next run."""
+    folder, uv = CACHE / name, str(BIN / "uv")
+    if not folder.exists():
+        subprocess.run([uv, "venv", "--quiet", str(folder), "--python", sys.executable], check=True)
+    sync = [uv, "pip", "sync", "--quiet", "--require-hashes", "--python", str(folder), str(requirements)]
+    subprocess.run(sync, check=True)
+    return folder
 
 
 def round_trips(text: str) -> int:
@@ -230,8 +242,8 @@ def deploy(bench: Bench) -> list[Row]:
 
 @row("fleet")
 def fleet(bench: Bench) -> list[Row]:
-    bench.deployed("all")
-    one, eight = in_turns(lambda: unchanged("node-1", "-f", "8"), lambda: unchanged("all", "-f", "8"))
+    bench.deployed(EIGHT)
+    one, eight = in_turns(lambda: unchanged("node-1", "-f", "8"), lambda: unchanged(EIGHT, "-f", "8"))
     ratio = middle(eight, "cpu") / 8 / middle(one, "cpu")
     return [
         Row(
@@ -244,17 +256,52 @@ def fleet(bench: Bench) -> list[Row]:
     ]
 
 
+@row("scale")
+def scale(bench: Bench) -> list[Row]:
+    """All that comes before a switch, on hosts whose releases and models are there: what docs/scale.md reckons with."""
+    bench.deployed()
+    play("prepare", "all", "-f", "2")  # a release's parser takes a core
+    few, many = in_turns(
+        lambda: unchanged("gpu_nodes[0:3]", "-f", "16", playbook="prepare"),
+        lambda: unchanged("all", "-f", "16", playbook="prepare"),
+    )
+    return [
+        Row(
+            "prepare.yml with nothing to change on 16 hosts (forks 16): the controller's CPU time a host",
+            "known",
+            f"{middle(many, 'cpu') / 16:.1f} s, on 4 hosts {middle(few, 'cpu') / 4:.1f} s; {middle(many):.0f} s and "
+            f"{middle(few):.0f} s by the clock; its largest process {middle(many, 'largest'):.0f} MB",
+            None,
+        )
+    ]
+
+
+@row("router")
+def router(_bench: Bench) -> list[Row]:
+    """Before stand-ins for workers: what docs/scale.md reckons gateways with."""
+    requirements = ROOT / f"stacks/{ROUTER_STACK}/requirements-{sys.version_info.major}.{sys.version_info.minor}.txt"
+    python = environment_of("router", requirements) / "bin/python"
+    seen = {n: json.loads(timed([str(python), str(HERE / "router.py"), str(n)]).text) for n in (4, 32, 256)}
+
+    def each(name: str, factor: float, digits: int) -> str:
+        return ", ".join(f"{one[name] * factor:.{digits}f}" for one in seen.values())
+
+    return [
+        Row(
+            "the router before 4, 32, 256 workers (stand-ins that answer at once): CPU time a request, a streamed token; at rest",
+            "known",
+            f"{each('cpu_s_a_request', 1e3, 2)} ms, {each('cpu_s_a_token', 1e6, 0)} µs; {each('cpu_at_rest', 100, 1)} % of a core, "
+            f"{each('memory_mb', 1, 0)} MB",
+            None,
+        )
+    ]
+
+
 @row("pyinfra")
 def pyinfra(bench: Bench) -> list[Row]:
     """The same end state by pyinfra, which looks at less."""
     host = bench.deployed()
-    if not (PYINFRA / "bin/pyinfra").exists():
-        uv = str(BIN / "uv")
-        subprocess.run([uv, "venv", "--quiet", str(PYINFRA), "--python", sys.executable], check=True)
-        subprocess.run(
-            [uv, "pip", "sync", "--quiet", "--require-hashes", "--python", str(PYINFRA), str(HERE / "pyinfra.txt")],
-            check=True,
-        )
+    program = environment_of("pyinfra", HERE / "pyinfra.txt") / "bin/pyinfra"
     facts = bench.manifest()["facts"]
     folder = FOLDER / "pyinfra"
     shutil.rmtree(folder, ignore_errors=True)
@@ -282,7 +329,7 @@ def pyinfra(bench: Bench) -> list[Row]:
     }
     (folder / "told.json").write_text(json.dumps(told))
     data = [f"told={folder / 'told.json'}", f"ssh_key={FOLDER / 'id_ed25519'}", "ssh_strict_host_key_checking=no"]
-    argv = [str(PYINFRA / "bin/pyinfra"), "-y", "--user", "root", host.address, str(HERE / "deploy_pyinfra.py")]
+    argv = [str(program), "-y", "--user", "root", host.address, str(HERE / "deploy_pyinfra.py")]
     argv += [word for one in data for word in ("--data", one)]
     timed(argv)
     ours, theirs = in_turns(lambda: unchanged("node-1"), lambda: timed(argv))
