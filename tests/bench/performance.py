@@ -548,10 +548,10 @@ def spread(values: list[float]) -> float:
 
 
 def within(ours: list[float], theirs: list[float]) -> tuple[bool, str]:
-    """Whether a median lies within the spread of what it is held against, and the figures."""
+    """Whether a median lies within the spread of what it is held against, to either side, and the figures."""
     ratio = statistics.median(ours) / statistics.median(theirs)
     text = f"{ratio:.2f} (n={len(ours)} in turns; by hand alone {spread(theirs):.2f} between least and greatest)"
-    return 1 / spread(theirs) <= ratio, text
+    return 1 / spread(theirs) <= ratio <= spread(theirs), text
 
 
 @row("engine")
