@@ -60,7 +60,10 @@ REACHED = re.compile(r"ansible_(host|user|port|connection|become\w*|ssh_\w+|pyth
 # A reader's own: names in capitals, and files that begin with my.
 OWN = re.compile(r"[A-Z][A-Z0-9_]*|my[-_][\w.-]+")
 # Programs of others that a page may name, unchecked.
-OTHERS = {"cp", "curl", "export", "find", "git", "journalctl", "openssl", "systemctl"}
+OTHERS = {"ansible-galaxy", "cp", "curl", "export", "find", "git", "journalctl", "openssl", "pip", "systemctl"}
+# How the built collection names this tree's playbooks, and where it has the tree's files below a reader's own folder.
+COLLECTION = "rtxpro.sglang."
+INSTALLED = "collections/ansible_collections/rtxpro/sglang/"
 CLIS = {"ansible-playbook": PlaybookCLI, "ansible": AdHocCLI, "ansible-doc": DocCLI}
 
 
@@ -142,7 +145,7 @@ def wrong_variables(values: dict[str, Any], reader: str = "") -> list[str]:
 
 def wrong_extra(extra: str, reader: str) -> list[str]:
     if extra.startswith("@"):
-        name = extra[1:]
+        name = extra[1:].removeprefix(f"{ROOT}/").removeprefix(INSTALLED)
         return [] if OWN.fullmatch(Path(name).stem) or (ROOT / name).is_file() else [f"there is no {name}"]
     try:
         values = yaml.safe_load(extra) if extra.startswith("{") else parse_kv(extra)
@@ -176,7 +179,8 @@ def wrong_ansible(words: list[str]) -> list[str]:
             f"ansible.modules.{options.module_name.removeprefix('ansible.builtin.')}"
         )
         return wrong if there else [f"no module {options.module_name}"]
-    known = [name for name in options.args if not OWN.fullmatch(Path(name).stem)]
+    args = [f"{name.removeprefix(COLLECTION)}.yml" if name.startswith(COLLECTION) else name for name in options.args]
+    known = [name for name in args if not OWN.fullmatch(Path(name).stem)]
     for name in known:
         if not (ROOT / name).is_file():
             return [*wrong, f"there is no playbook {name}"]
@@ -369,7 +373,8 @@ def test_what_holds_is_let_through(markdown: str) -> None:
 
 def build(folder: Path, extra: str = "") -> str:
     """What mkdocs says of a copy of the documentation: as it is, or with a text at the end of a page and a page in no nav."""
-    for path in ["mkdocs.yml", "tools/site.py", "docs/site.css", "LICENSE", *DOCUMENTS]:
+    pictures = [str(path.relative_to(ROOT)) for path in ROOT.glob("docs/img/*")]
+    for path in ["mkdocs.yml", "tools/site.py", "docs/site.css", "LICENSE", *pictures, *DOCUMENTS]:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, folder / path)
     for name in ("roles", "modules"):  # made by tools/references, and in no repository
