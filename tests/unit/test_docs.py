@@ -47,7 +47,7 @@ OTHER_NAMES = {
     ),
     *(
         name
-        for path in ROOT.glob("roles/sglang_monitoring/files/*")
+        for path in ROOT.glob("roles/sglang_monitoring/files/*.*")
         for name in re.findall(r"sglang_\w+", path.read_text())
     ),
 }
