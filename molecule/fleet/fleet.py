@@ -293,14 +293,18 @@ def down(fleet: Fleet) -> str:
     second = fleet.workers["worker-2"]
     second.do("systemctl stop sglang-supervise.timer sglang")
     second.wait(lambda: "worker-2" not in fleet.healthy(), "the router finds it away", 60)
-    run = fleet.play("deploy", "-l", "worker-1", **fleet.overlay(14))
-    run.failed("sglang_fleet_min_serving")
-    fleet.gateway.wait(
-        lambda: fleet.gateway.query('ALERTS{alertname=~"SglangServerDown|SglangServerFailing|SglangWorkerUnhealthy"}'),
-        "an alert",
-        240,
-    )
-    second.do("systemctl start sglang sglang-supervise.timer")
+    try:
+        run = fleet.play("deploy", "-l", "worker-1", **fleet.overlay(14))
+        run.failed("sglang_fleet_min_serving")
+        fleet.gateway.wait(
+            lambda: fleet.gateway.query(
+                'ALERTS{alertname=~"SglangServerDown|SglangServerFailing|SglangWorkerUnhealthy"}'
+            ),
+            "an alert",
+            240,
+        )
+    finally:
+        second.do("systemctl start sglang sglang-supervise.timer")
     fleet.whole(180)
     return "meanwhile a deployment that would have left one was refused"
 
