@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils import sglang_fit, sglang_options, sglang_rules
+from ansible.module_utils import sglang_fit, sglang_options, sglang_release_python, sglang_rules
 from ansible.module_utils.sglang_text import wrap
 
 # What a page tells of the resolved arguments beside those that were given: what decides kernels, memory and load.
@@ -123,14 +123,21 @@ def pins(lock: Path) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9][a-z0-9.-]*)==([^\s;\\]+)", lock.read_text(encoding="utf-8"), re.M))
 
 
-def stack_of(folder: Path, python: str) -> dict[str, Any]:
-    """A stack as a plan needs it: its description, the lock's versions, its release's options. Empty where there is no stack."""
+def stack_of(folder: Path, given: str, found: tuple[str, ...]) -> dict[str, Any]:
+    """A stack as a plan needs it: its description, the lock's versions, its release's options. Empty where there is no stack.
+
+    `python` is the version that was given, or the first of those found on the node that fits; `locked` are all with a lock.
+    """
     if not (folder / "stack.yml").is_file():
         return {}
+    description = load(folder / "stack.yml")
+    python = given or sglang_release_python.choose(found, description["python"])
     lock, options = folder / f"requirements-{python}.txt", folder / "options.json"
     return {
-        **load(folder / "stack.yml"),
+        **description,
         "name": folder.name,
+        "python": python,
+        "locked": description["python"],
         "versions": pins(lock) if lock.is_file() else {},
         "options": json.loads(options.read_text(encoding="utf-8")) if options.is_file() else [],
         "lock": lock.is_file(),
@@ -236,14 +243,34 @@ def node_problems(node: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tupl
             f"Port {wanted['port']} is in use by process {owner['pid']} ({owner['command']}){of}: stop it, or choose another "
             "sglang_server_port.",
         )
-    if wanted["python"] and not node.get("python"):
-        yield (
-            "error",
-            f"The node has no {wanted['python']}, which the lock of {wanted['stack']} was made for. Install it, or choose a "
-            "lock for the node's Python with sglang_env_python_version.",
-        )
+    yield from python_problems(node, wanted)
     yield from disk_problems(node, wanted)
     yield from gpu_problems(node, wanted)
+
+
+def pythons_of(node: dict[str, Any]) -> list[str]:
+    """Versions of the Pythons that were found on the node."""
+    return [python["version"] for python in node.get("pythons", [])]
+
+
+def python_problems(node: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Whether the node has the Python that is to be used."""
+    if wanted["own_python"]:
+        if not node.get("python"):
+            yield (
+                "error",
+                f"{wanted['own_python']} is no Python that runs on the node; sglang_env_python names it. Correct it, or leave it "
+                "empty to have a release built.",
+            )
+        return
+    found = pythons_of(node)
+    if wanted["python"] and wanted["python"] not in found:
+        yield (
+            "error",
+            f"The node has Python {' and '.join(found) or 'nowhere on its PATH'}; {wanted['stack']} is locked for "
+            f"{' and '.join(wanted['locked'])}. Install python{wanted['python']} on the node (docs/operating.md, A node's Python), "
+            "or choose a lock for another with sglang_env_python_version.",
+        )
 
 
 def disk_problems(node: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -601,7 +628,7 @@ def exposure_findings(
 
 def stack_findings(variables: dict[str, Any], stack: dict[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
     if not stack.get("lock") and not variables["sglang_env_python"]:
-        python = variables["sglang_env_python_version"]
+        python = stack.get("python") or variables["sglang_env_python_version"] or "*"
         yield finding(
             "error",
             f"There is no lock for the stack '{variables['sglang_env_stack']}' and Python {python}: expected "
@@ -751,7 +778,9 @@ def judge(
     )
     model = sglang_fit.describe(config)
     folder = Path(variables["sglang_env_stacks_dir"] or ROOT / "stacks") / (variables["sglang_env_stack"] or "none")
-    stack = {} if variables["sglang_env_python"] else stack_of(folder, str(variables["sglang_env_python_version"]))
+    asked_python = str(variables["sglang_env_python_version"] or "")
+    stack = {} if variables["sglang_env_python"] else stack_of(folder, asked_python, tuple(pythons_of(node)))
+    python = stack.get("python") or asked_python or node.get("python", "")
     versions = answer.get("versions") or stack.get("versions", {})
     patches, environment = variables["sglang_patch_patches"] or [], merged_environment(variables)
     # A null takes a variable of the stack away, too.
@@ -786,7 +815,9 @@ def judge(
     expected = {
         "name": variables["sglang_server_name"] or "sglang",
         "port": variables["sglang_server_port"],
-        "python": "" if variables["sglang_env_python"] else f"python{variables['sglang_env_python_version']}",
+        "python": stack.get("python", ""),
+        "locked": stack.get("locked", []),
+        "own_python": variables["sglang_env_python"] or "",
         "stack": stack.get("name", ""),
         "min_free_mib": int(variables["gpu_preflight_min_free_mib"] or 0),
         "model_path": variables["sglang_model_path"],
@@ -808,6 +839,7 @@ def judge(
             "name": stack.get("name", ""),
             "accelerator": stack.get("accelerator", "cuda" if card else "cpu"),
             "cuda": stack.get("cuda", ""),
+            "python": python,
         },
         "model": {key: model[key] for key in ("architecture", "mla", "dsa", "experts")}
         | {key: spec.get(key, "") for key in ("quantization", "repository")},
@@ -853,7 +885,7 @@ def judge(
         "about": variables["sglang_profile_about"] or {},
         "stack": {**stack, "versions": versions},
         "python": variables["sglang_env_python"] or "",
-        "python_version": variables["sglang_env_python_version"],
+        "python_version": python,
         "patches": patches,
         "model_text": model_text(variables["sglang_model_path"], spec, model),
         "makes_model": bool(variables["sglang_model_generator"] and node and not here),

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils import flashinfer_shapes, sglang_options
+from ansible.module_utils import flashinfer_shapes, sglang_options, sglang_release_python
 
 
 def sglang_args(args: dict[str, Any], *overlays: dict[str, Any]) -> dict[str, Any]:
@@ -57,6 +57,11 @@ def sglang_unit_environment(environment: dict[str, Any]) -> list[str]:
         (name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in environment.items()
     )
     return [_quote(f"{name}={value}", always=True) for name, value in sorted(pairs)]
+
+
+def sglang_python_version(found: list[dict[str, Any]], locked: list[str]) -> str:
+    """The Python that a release is built with, of those that gpu_info found on the node and those that the stack is locked for."""
+    return sglang_release_python.choose((python["version"] for python in found), locked)
 
 
 def sglang_patch_states(looked: list[dict[str, Any]], made: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -109,6 +114,7 @@ class FilterModule:
             "sglang_argv": sglang_argv,
             "sglang_median": sglang_median,
             "sglang_patch_states": sglang_patch_states,
+            "sglang_python_version": sglang_python_version,
             "sglang_tuning_shapes": sglang_tuning_shapes,
             "sglang_union": sglang_union,
             "sglang_unit_words": sglang_unit_words,

@@ -30,8 +30,8 @@ options:
     description: Folder of a CUDA toolkit to look at. Without it none is looked for.
     type: path
   python:
-    description: Interpreter to look for, a path or a name on PATH, such as V(python3.12).
-    type: str
+    description: Interpreter of an environment that is to be there already. Its version is returned as RV(python).
+    type: path
 author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Reads only., details: []}
@@ -44,7 +44,6 @@ EXAMPLES = r"""
     port: 30000
     paths: [/opt/sglang, /var/lib/sglang]
     cuda_home: /usr/local/cuda
-    python: python3.12
   register: node
 
 - name: Refuse a node with a card missing
@@ -132,8 +131,18 @@ cuda:
   type: dict
   returned: always
 python:
-  description: Path of O(python) on the node. Empty when it is not there or not asked for.
+  description: Version of O(python), such as V(3.12). Empty when it does not run or was not asked for.
   type: str
+  returned: always
+pythons:
+  description: The Pythons 3 on PATH, one entry a version, that of C(python3) first, then the newest first. C(version), such as
+    V(3.12), and C(headers), whether Python.h is there for it, which Triton compiles with.
+  type: list
+  elements: dict
+  returned: always
+compilers:
+  description: Paths of the compilers that Triton (C(c)) and nvcc (C(cxx)) look for on PATH. Empty when missing.
+  type: dict
   returned: always
 paths:
   description: For each of O(paths), C(free_mib) (free in its file system), C(used_mib) (apparent size in MiB of what lies below
@@ -221,6 +230,8 @@ DRIVER = "/proc/driver/nvidia/version"
 MODULE = "/sys/module/nvidia/version"
 TIMEOUT = 30  # seconds that a command may take
 ENTRIES = 20_000  # files and folders of a path that are measured
+PYTHON = """import os, sys, sysconfig
+print("%d.%d" % sys.version_info[:2], os.path.isfile(os.path.join(sysconfig.get_paths()["include"], "Python.h")))"""
 
 CAPABILITY = ["--query-gpu=index,pci.bus_id,compute_cap", "--format=csv,noheader"]
 
@@ -606,13 +617,33 @@ def look_at_cuda(home: str | None) -> dict:
     return {"home": home or "", "nvcc": found.group(1) if found else ""}
 
 
+def look_at_python(path: str) -> dict:
+    """Version and headers of an interpreter; nothing where it does not run, or is older than 3."""
+    found = re.match(r"(3\.\d+) (True|False)\n", ask([path, "-c", PYTHON]) or "")
+    return {"version": found.group(1), "headers": found.group(2) == "True"} if found else {}
+
+
+def look_at_pythons(path: str) -> list[dict]:
+    """All that lie in the folders of a PATH."""
+    names = {
+        name
+        for folder in path.split(os.pathsep)
+        if os.path.isdir(folder)
+        for name in os.listdir(folder)
+        if re.fullmatch(r"python3\.\d+", name)
+    }
+    ordered = ["python3", *sorted(names, key=lambda name: -int(name.rpartition(".")[2]))]
+    found = [look_at_python(program) for program in map(shutil.which, ordered) if program]
+    return [one for place, one in enumerate(found) if one and one not in found[:place]]
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "port": {"type": "int"},
             "paths": {"type": "list", "elements": "path", "default": []},
             "cuda_home": {"type": "path"},
-            "python": {"type": "str"},
+            "python": {"type": "path"},
         },
         supports_check_mode=True,
     )
@@ -629,7 +660,12 @@ def main() -> None:
         changed=False,
         **look_at_gpus(module.get_bin_path("nvidia-smi")),
         cuda=look_at_cuda(module.params["cuda_home"]),
-        python=(shutil.which(python) or "") if python else "",
+        python=look_at_python(python).get("version", "") if python else "",
+        pythons=look_at_pythons(os.environ.get("PATH", "")),
+        compilers={
+            "c": shutil.which("gcc") or shutil.which("clang") or "",
+            "cxx": shutil.which("c++") or "",
+        },
         paths=paths,
         disk_free_mib={path: found["free_mib"] for path, found in paths.items()},
         systemd=systemd_version(manager),

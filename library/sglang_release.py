@@ -315,8 +315,8 @@ class Build:
         found = shutil.which(python)
         if not found:
             raise ReleaseError(
-                f"The node has no {python}, which this stack's lock was made for. Install it, or choose a lock for the node's "
-                "Python with sglang_env_python_version."
+                f"The node has no {python}, which this stack's lock was made for. Install it, or choose another of the stack's "
+                "locks with sglang_env_python_version."
             )
         code = "import sys, platform; print('%d.%d' % sys.version_info[:2], platform.machine())"
         self.python_version, machine = self.command([found, "-c", code]).split()

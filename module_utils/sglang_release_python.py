@@ -9,9 +9,20 @@ import glob
 import json
 import os
 import pwd
+from collections.abc import Iterable
 from typing import Any
 
 KEPT = 4
+
+
+def choose(found: Iterable[str], locked: Iterable[str]) -> str:
+    """Version of the Python that a release is built with.
+
+    The first of those found on the node that the stack is locked for. Its own python3 comes before newer ones, so that a Python
+    which somebody adds changes no release. Where the node has none, or was not asked, the newest locked.
+    """
+    newest_last = sorted(locked, key=lambda version: [int(part) for part in version.split(".")])
+    return next((version for version in found if version in newest_last), (newest_last or [""])[-1])
 
 
 def account(*names: str) -> pwd.struct_passwd | None:

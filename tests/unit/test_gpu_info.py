@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -616,12 +617,30 @@ NVCC = "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 1
 @pytest.mark.parametrize(("script", "release"), [(f"#!/bin/sh\necho '{NVCC}'", "12.9"), ("#!/bin/sh\nexit 1", "")])
 def test_toolkit_and_interpreter(host: Path, capsys: Capture, script: str, release: str) -> None:
     program(host, "nvcc", script)
-    program(host, "python3.12", "#!/bin/sh")
-    told = run_module(module, capsys, cuda_home=str(host), python="python3.12")
+    told = run_module(module, capsys, cuda_home=str(host), python=sys.executable)
     assert told["cuda"] == {"home": str(host), "nvcc": release}
-    assert told["python"] == str(host / "bin/python3.12")
-    told = run_module(module, capsys, cuda_home=str(host / "none"), python="python3.99")
+    assert told["python"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
+    told = run_module(module, capsys, cuda_home=str(host / "none"), python="/nowhere/bin/python")
     assert told["cuda"]["nvcc"] == told["python"] == ""
+
+
+def test_pythons_on_path_the_plain_one_first_then_the_newest(host: Path, capsys: Capture) -> None:
+    says = {"python3": "3.12 True", "python3.9": "3.9 False", "python3.12": "3.12 True", "python3.13": "3.13 False"}
+    for name, words in says.items():
+        program(host, name, f"#!/bin/sh\necho {words}")
+    program(host, "python3.14", "#!/bin/sh\nexit 1")
+    program(host, "python3.11-config", "#!/bin/sh\necho 3.11 True")
+    told = run_module(module, capsys)
+    assert told["pythons"] == [
+        {"version": "3.12", "headers": True},
+        {"version": "3.13", "headers": False},
+        {"version": "3.9", "headers": False},
+    ]
+    assert told["compilers"] == {"c": "", "cxx": ""}
+    for name in ("clang", "c++"):
+        program(host, name, "#!/bin/sh")
+    found = {"c": str(host / "bin/clang"), "cxx": str(host / "bin/c++")}
+    assert run_module(module, capsys)["compilers"] == found
 
 
 def test_the_owner_of_a_port_is_named(capsys: Capture) -> None:

@@ -26,6 +26,7 @@ HANDED_ON = {
     "sglang_env_node_cuda_home",
     "sglang_env_release",
     "sglang_env_release_python",
+    "sglang_env_release_python_version",
     "sglang_env_site_packages",
     "sglang_model_user_exists",
     "sglang_server_answer",

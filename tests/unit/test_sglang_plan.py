@@ -116,7 +116,9 @@ def facts(text: str, rows: str = "", **others: Any) -> dict[str, Any]:
         "sockets": 1,
         "processes": [{**one, "unit": ""} for one in gpu_info.parse_processes(nodes, gpus)],
         "cuda": {"home": "/usr/local/cuda", "nvcc": "12.8"},
-        "python": "/usr/bin/python3.12",
+        "python": "",
+        "pythons": [{"version": "3.12", "headers": True}, {"version": "3.11", "headers": True}],
+        "compilers": {"c": "/usr/bin/gcc", "cxx": "/usr/bin/c++"},
         "paths": {"/opt/sglang": room, MODEL: {**room, "used_mib": 404 * 1024, "device": 2}},
         "disk_free_mib": {"/opt/sglang": 2_000_000, MODEL: 2_000_000},
         "memlock_kib": -1,
@@ -375,7 +377,16 @@ def test_cards_do_not_matter_to_a_cpu_profile() -> None:
         ({"uid": 1000}, ["user id 1000", "needs root", "become"]),
         ({"machine": "aarch64"}, ["aarch64", "x86_64"]),
         ({"systemd": 0}, ["systemd is not the service manager"]),
-        ({"python": ""}, ["python3.12", "sglang-0.5.23-cu130", "sglang_env_python_version"]),
+        (
+            {"pythons": [{"version": "3.13", "headers": True}]},
+            [
+                "has Python 3.13",
+                "sglang-0.5.23-cu130 is locked for 3.11 and 3.12",
+                "Install python3.12",
+                "docs/operating.md",
+            ],
+        ),
+        ({"pythons": []}, ["Python nowhere on its PATH", "Install python3.12"]),
         (
             {"port_owner": {"pid": 7, "command": "python3 -m vllm", "unit": "vllm.service"}},
             ["Port 30000", "process 7 (python3 -m vllm) of vllm.service", "sglang_server_port"],
@@ -394,9 +405,38 @@ def test_the_servers_own_port_is_its_own() -> None:
 
 
 def test_an_interpreter_of_the_operators_own_needs_no_other() -> None:
-    node = facts(recorded.eight(), python="")
-    told = said(judged("glm52", node=node, sglang_env_python="/opt/v/bin/python"), rules=False)
-    assert told == []
+    node = facts(recorded.eight(), python="3.10", pythons=[])
+    plan = judged("glm52", node=node, sglang_env_python="/opt/v/bin/python")
+    assert said(plan, rules=False) == [] and plan["python_version"] == "3.10"
+
+
+def test_an_interpreter_of_the_operators_own_has_to_run() -> None:
+    [text] = said(judged("glm52", node=facts(recorded.eight()), sglang_env_python="/opt/v/bin/python"), rules=False)
+    assert "/opt/v/bin/python is no Python that runs on the node" in text and "sglang_env_python" in text
+
+
+@pytest.mark.parametrize(
+    ("pythons", "python"),
+    [(["3.12", "3.13", "3.11"], "3.12"), (["3.11", "3.12"], "3.11"), (["3.13", "3.12", "3.11"], "3.12"), ([], "3.12")],
+)
+def test_the_nodes_own_python_is_chosen_before_newer_ones(pythons: list[str], python: str) -> None:
+    node = facts(recorded.eight(), pythons=[{"version": version, "headers": True} for version in pythons])
+    assert judged("glm52", node=node)["python_version"] == python
+    assert judged("glm52", node=node, sglang_env_python_version="3.11")["python_version"] == "3.11"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"compilers": {"c": "", "cxx": ""}}, ["lacks a C compiler and a C++ compiler."]),
+        ({"compilers": {"c": "/usr/bin/gcc", "cxx": ""}}, ["lacks a C++ compiler.", "python3.12-dev"]),
+        ({"pythons": [{"version": "3.12", "headers": False}]}, ["lacks Python.h of Python 3.12.", "python3.12-dev"]),
+        ({"pythons": [{"version": v, "headers": v == "3.12"} for v in ("3.12", "3.11")]}, []),
+    ],
+)
+def test_what_kernels_are_compiled_with_is_asked_for(changed: dict[str, Any], words: list[str]) -> None:
+    found = [text for text in said(glm52(**changed)) if "Triton and FlashInfer compile" in text]
+    assert len(found) == bool(words) and [word for word in words if word not in found[0]] == []
 
 
 # Disks
@@ -479,9 +519,9 @@ def test_a_locked_package_with_a_marker_and_a_build_label(tmp_path: Path) -> Non
 
 
 def test_a_stack_without_a_lock_or_without_anything() -> None:
-    there = sglang_plan.stack_of(STACKS / "sglang-0.5.23-cu130", "3.99")
+    there = sglang_plan.stack_of(STACKS / "sglang-0.5.23-cu130", "3.99", ())
     assert there["lock"] is False and there["versions"] == {} and there["options"]
-    assert sglang_plan.stack_of(STACKS / "cpu-standins", "3.12") == {}
+    assert sglang_plan.stack_of(STACKS / "cpu-standins", "3.12", ()) == {}
 
 
 RESOLVED = sorted(STACKS.glob("*/resolved/*.json"))
@@ -541,7 +581,7 @@ def test_the_nodes_own_answer_comes_first() -> None:
         "resolved": {"tp_size": 8, "mem_fraction_static": 0.5},
         "autotune": {"runs": None, "why": "the gate could not be asked"},
         "versions": {"sglang": "0.5.23"},
-        "options": sglang_plan.stack_of(STACKS / "sglang-0.5.23-cu130", "3.12")["options"],
+        "options": sglang_plan.stack_of(STACKS / "sglang-0.5.23-cu130", "3.12", ())["options"],
     }
     plan = judged("glm52", answer=answer)
     assert plan["resolved"]["mem_fraction_static"] == 0.5 and plan["resolved"].get("attention_backend") is None
@@ -647,7 +687,7 @@ def test_a_wrong_argument_is_one_error_and_no_other(args: dict[str, Any], words:
 @pytest.mark.parametrize(
     ("changed", "lock"),
     [
-        ({"sglang_env_stack": "sglang-0.5.32"}, "sglang-0.5.32/requirements-3.12.txt"),
+        ({"sglang_env_stack": "sglang-0.5.32"}, "sglang-0.5.32/requirements-*.txt"),
         ({"sglang_env_python_version": "3.10"}, "sglang-0.5.23-cu130/requirements-3.10.txt"),
     ],
 )

@@ -134,6 +134,7 @@ def test_tolerates_what_is_not_known(base: str) -> None:
         **{"topology": {}, "p2p": {}, "sockets": 0, "processes": [], "cuda": {"home": "", "nvcc": ""}},
         **{"memory_mib": {"total": 0, "available": 0}, "shm_mib": None, "memlock_kib": 0},
         **{"iommu": {"mode": "unknown", "groups": 0}, "acs": None, "glibc": ""},
+        **{"pythons": [], "compilers": {"c": "", "cxx": ""}},
     }
     about_node = {entry["id"] for entry in RULES if entry["file"] == "node.yml"}
     assert not about_node & set(fired({**context, "node": node}))
