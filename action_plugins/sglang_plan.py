@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
-from ansible.module_utils import sglang_fit, sglang_options, sglang_release_python, sglang_rules
+from ansible.module_utils import sglang_fit, sglang_options, sglang_release_python, sglang_rules, sglang_summary
 from ansible.module_utils.sglang_text import wrap
 
 # What a page tells of the resolved arguments beside those that were given: what decides kernels, memory and load.
@@ -507,24 +507,10 @@ def changes(plan: dict[str, Any], release: dict[str, Any], change: dict[str, Any
         lines.append(
             f"{'restart' if change['running']['pid'] else 'start'} the server, since {'; '.join(change['reasons'])}"
         )
-        lines += option_changes(change.get("diff") or {})
+        lines += sglang_summary.option_changes(change.get("diff") or {})
     elif change.get("phase"):
         lines.append("leave the server as it is: it runs what is wanted")
     return lines
-
-
-def option_changes(diff: dict[str, str]) -> list[str]:
-    """The lines of a unit that would change, where there is a unit already, beside those that follow from others."""
-    if not diff.get("before"):
-        return []
-    told = re.compile("deployment|/releases/|^Description=", re.I)
-    before, after = (
-        [line.strip().rstrip("\\").strip() for line in diff[side].splitlines() if not told.search(line)]
-        for side in ("before", "after")
-    )
-    return [f"  - {line}" for line in before if line not in after] + [
-        f"  + {line}" for line in after if line not in before
-    ]
 
 
 # --- the judgement ---------------------------------------------------------------------------------------------------

@@ -118,7 +118,8 @@ options:
 author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Tells what would be written and loaded., details: []}
-  diff_mode: {support: full, description: Shows units and files before and after; of secrets that they change., details: []}
+  diff_mode: {support: full, description: "Shows units and files before and after; of secrets and programs, that they change.",
+    details: []}
 """
 
 EXAMPLES = r"""
@@ -539,7 +540,10 @@ class Companion:
             changed=bool(reasons),
             reasons=reasons,
             restarted=bool(running),
-            diff=[header(path, masked_text(look(path), path in self.params["secrets"]), "") for path in units.values()],
+            diff=[
+                header(path, shown(path, look(path).text, path in self.params["secrets"]), "")
+                for path in units.values()
+            ],
         )
         if self.module.check_mode:
             return
@@ -745,10 +749,15 @@ def as_user(name: Optional[str], folder: str) -> List[str]:
     return ["setpriv", *who, f"--inh-caps={right}", f"--ambient-caps={right}", "--"]
 
 
-def masked_text(there: Found, secret: bool) -> str:
-    if there.text is None:
+def shown(path: str, text: Optional[str], secret: bool) -> str:
+    """A file's text in a diff. Of a program that it is another: nobody reads hundreds of its lines in a deployment's output."""
+    if text is None:
         return ""
-    return "(secret)\n" if secret else there.text
+    if secret:
+        return "(secret)\n"
+    if path.endswith(".py"):
+        return f"(program of {text.count(chr(10))} lines, sha256 {hashlib.sha256(text.encode()).hexdigest()[:12]})\n"
+    return text
 
 
 def header(path: str, before: str, after: str) -> Dict[str, str]:
@@ -756,13 +765,12 @@ def header(path: str, before: str, after: str) -> Dict[str, str]:
 
 
 def diff(write: List[File], found: Dict[str, Found]) -> List[Dict[str, str]]:
-    shown = []
+    entries = []
     for file in write:
-        there = found[file.path]
         secret = file.kind == "secret"
-        after = "(secret, changed)\n" if secret else file.text
-        shown.append(header(file.path, masked_text(there, secret), after))
-    return shown
+        after = "(secret, changed)\n" if secret else shown(file.path, file.text, secret)
+        entries.append(header(file.path, shown(file.path, found[file.path].text, secret), after))
+    return entries
 
 
 def main() -> None:

@@ -371,6 +371,13 @@ def test_files_reload_and_units_restart(host: Node, run: Run) -> None:
     quiet(run, conf="conf 3", unit="2")
 
 
+def test_a_diff_says_of_a_program_that_it_is_another() -> None:
+    program = module.File("/etc/sglang/supervise.py", "import os\nprint(1)\n", 0o644, 0)
+    [entry] = module.diff([program], {program.path: HERE[CONF.path]._replace(text="old\n")})
+    assert entry["after_header"] == program.path and "2 lines" in entry["after"] and "print" not in entry["after"]
+    assert entry["before"] != entry["after"]
+
+
 def test_a_diff_shows_files_and_of_secrets_that_they_change(host: Node, run: Run) -> None:
     keys = str(host.root / "etc/sglang/sglang/keys.conf")
     first = {entry["after_header"]: entry for entry in run()["diff"]}

@@ -15,7 +15,7 @@ import pytest
 import test_gpu_info as recorded
 import yaml
 from ansible.errors import AnsibleError
-from ansible.module_utils import sglang_rules
+from ansible.module_utils import sglang_rules, sglang_summary
 from ansible.parsing.dataloader import DataLoader
 
 from action_plugins import sglang_inputs, sglang_plan
@@ -915,7 +915,7 @@ def test_the_options_that_would_change_are_told_one_a_line() -> None:
     after = unit(
         "glm52", "d2", "b", sglang_server_args_overlay={"max-running-requests": 64, "page-size": None, "tp": 8}
     )
-    assert sglang_plan.option_changes({"before": before, "after": after}) == [
+    assert sglang_summary.option_changes({"before": before, "after": after}) == [
         "  - --page-size 64",
         "  - --max-running-requests 256",
         "  + --max-running-requests 64",
@@ -927,12 +927,12 @@ def test_a_last_option_that_is_no_longer_the_last_has_not_changed() -> None:
     """Each line but the last ends with a backslash."""
     before = unit("glm52", "d1", "a")
     after = unit("glm52", "d1", "a", sglang_server_args_overlay={"log-level": "debug"})
-    assert sglang_plan.option_changes({"before": before, "after": after}) == ["  + --log-level debug"]
+    assert sglang_summary.option_changes({"before": before, "after": after}) == ["  + --log-level debug"]
 
 
 @pytest.mark.parametrize("diff", [{}, {"before": "", "after": "[Unit]\n"}])
 def test_a_first_unit_is_not_told_line_by_line(diff: dict[str, str]) -> None:
-    assert sglang_plan.option_changes(diff) == []
+    assert sglang_summary.option_changes(diff) == []
 
 
 def test_a_restart_tells_the_options_after_its_reason() -> None:
