@@ -209,4 +209,4 @@ def test_every_row_of_the_catalogue_is_answered(row: str) -> None:
     for name in entry.get("rules", []):
         assert "signature" in BY_ID[name]
     for name in entry.get("silent", []):
-        assert name == "correctness gate" or "when" in BY_ID[name]
+        assert name == "proof of answers" or "when" in BY_ID[name]

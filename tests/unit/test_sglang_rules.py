@@ -149,7 +149,7 @@ def test_rules_are_for_readers(entry: dict[str, Any]) -> None:
     for name in re.findall(r"\bsglang_\w+", entry["remedy"]):
         assert name in {
             *{"sglang_server_args", "sglang_server_environment", "sglang_server_start_timeout"},
-            *{"sglang_patch_patches", "sglang_env_stack"},
+            *{"sglang_patch_patches", "sglang_env_stack", "sglang_model_fetch", "sglang_model_rehash"},
         }
     for patch in re.findall(r"\bAdd ([\w-]+) to sglang_patch_patches|add ([\w-]+) to", entry["remedy"]):
         assert (ROOT / f"patches/{''.join(patch)}.yml").is_file()

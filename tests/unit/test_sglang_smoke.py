@@ -1,4 +1,4 @@
-"""The correctness gate: what it makes of recorded answers of real servers, and of a small stand-in where nothing can be recorded.
+"""The proof of answers: what it makes of recorded answers of real servers, and of a small stand-in where nothing can be recorded.
 
 That each fault is seen in the real engine is shown by molecule/faults/injector; here the recorded answers are spoilt instead.
 """
