@@ -87,7 +87,6 @@ COMPILE_SECONDS = 3.0
 FIRST_WARNING = (0, 6, 11)  # "No tuned config covers"
 FIRST_JSON = (0, 6, 7)  # "Saved N configs"; results in memory are looked at before a tuning module
 FIRST_BUILDING = (0, 7, 2)  # "Building JIT module"
-LAST_TYPO = (0, 6, 8)  # before it, "[AutoTunner]"
 
 # "[2026-01-29 00:51:38 TP0] text"; also "[…] INFO server_args.py:1750: text" and logging's "[…] name LEVEL text".
 STAMP = re.compile(
@@ -421,7 +420,7 @@ class Reader:
     def __init__(self) -> None:
         self.start = Start()
         self.starts = 1
-        self.lines = self.bytes = self.binary = self.counted = self.stamped = 0
+        self.lines = self.bytes = self.binary = self.counted = 0
         self.marked = False
         self.ready_at = -1  # in this piece
         self.readings: Dict[bytes, Tuple[str, str, str]] = {}
@@ -609,8 +608,6 @@ class Reader:
             if name in self.start.bars or len(self.start.bars) < OPERATIONS:
                 self.start.bars[name] = max(self.start.bars.get(name, 0), int(done))
         said = told(raw)
-        if said.at is not None:
-            self.stamped += 1
         if START in raw and said.text.startswith("server_args="):
             if self.start.arguments:
                 self._new_start()

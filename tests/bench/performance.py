@@ -58,7 +58,6 @@ BY_HAND = "/opt/sglang/byhand"  # beside the releases, so that uv can link as it
 BIG = "/var/lib/sglang/models/big"
 PROMPTS, CONCURRENCY, INPUT, OUTPUT = 48, 4, 64, 32
 LOAD = {"concurrency": CONCURRENCY, "input_len": INPUT, "output_len": OUTPUT, "dataset": "token-ids"}
-SSH = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
 
 
 class Row(NamedTuple):

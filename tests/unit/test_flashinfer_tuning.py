@@ -120,10 +120,6 @@ class Node:
     def config(self) -> Path:
         return self.configs / f"{CONFIG}.py"
 
-    @property
-    def moe_file(self) -> Path:
-        return self.folder / "own/moe/configs/triton_3_6_0" / MOE_NAME
-
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
