@@ -517,7 +517,7 @@ def begin(work: Work, wanted: str, params: dict[str, Any], programs: dict[str, s
         raise Ended(f"{work.job} cannot be written: {error.strerror}.") from None
 
 
-def ended(job: dict[str, Any], work: Work, params: dict[str, Any]) -> dict[str, Any]:
+def ended(job: dict[str, Any], work: Work) -> dict[str, Any]:
     """The result that the program wrote. Ended says why there is none."""
     said = job["result"] or {}
     if "failed" in said:
@@ -630,7 +630,7 @@ def run(module: AnsibleModule) -> dict[str, Any]:
                 f"Tuning was not done within {params['timeout']} s, and was ended while {job['progress'] or 'it began'}. Give a "
                 "longer timeout, fewer operations, or a smaller max_tokens; kernels that were built by then stay built."
             )
-        result = kept(ended(job, work, params), work, wanted, params)
+        result = kept(ended(job, work), work, wanted, params)
     finally:
         # What failed is not found by the next run as its own; its logs stay until then.
         shutil.rmtree(work.job, ignore_errors=True)

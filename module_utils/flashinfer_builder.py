@@ -733,7 +733,6 @@ def look(question: dict[str, Any]) -> tuple[dict[str, Any], Toolkit]:
         "flashinfer": version,
         "architectures": architectures,
         "nvcc": toolkit.version,
-        "cuda_home": toolkit.home,
         "notes": toolkit.mismatch(),
         "machine": machine(toolkit.cxx),
         "kernels": kernels,

@@ -5,7 +5,6 @@
 One JSON question on standard input, JSON lines on standard output: `progress`, and at the end `result`, which is `{"failed": …}`
 where it could not be done. Modes:
 
-`ask`      what this release is (flashinfer_probe's answer).
 `run`      all of it, in processes of their own: tune once, then measure without and with the file, in turns. The result is written
            to result.json in `folder`, since it may be long; the line names it.
 `tune`     FlashInfer's autotuner over `operations`, and the file that the version itself would read.
@@ -793,7 +792,6 @@ def main() -> int:
 
     try:
         modes: dict[str, Callable[[], dict[str, Any]]] = {
-            "ask": ask,
             "run": lambda: run(question, say),
             "tune": lambda: tune(question, say),
             "measure": lambda: measure(question, say),

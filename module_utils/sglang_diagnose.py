@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import bisect
 import difflib
-import io
 import itertools
 import json
 import re
@@ -413,12 +412,3 @@ def unexplained(told: Dict[str, Any], rules: List[Rule]) -> Dict[str, Any]:
         "stage": told["stage"],
         "near": list(dict.fromkeys(texts[text] for text in near)),
     }
-
-
-def scan_text(text: str, rules: List[Rule], kernel: str = "", version: str = "") -> List[Dict[str, Any]]:
-    """Findings of texts at hand."""
-    wanted = signatures(rules)
-    scans = [scan(io.BytesIO(text.encode()), wanted)]
-    if kernel:
-        scans.append(scan(io.BytesIO(kernel.encode()), wanted, "kernel"))
-    return findings(scans, rules, version)

@@ -737,13 +737,12 @@ def fallbacks(start: Start, accept: List[Dict[str, Any]]) -> List[Dict[str, Any]
     """Operations that fell back after tuning, or in a start without it: which shapes, how often, and whether that is accepted."""
     made = []
     for op, calls in sorted(start.after.items()):
-        shapes = calls.calls or calls.warned
         # At DEBUG each call is there, by its own shape; a warning repeats it.
-        both = list(shapes)
-        counts = sorted({tokens for tokens in map(tokens_of, both) if tokens is not None})
+        shapes = calls.calls or calls.warned
+        counts = sorted({tokens for tokens in map(tokens_of, shapes) if tokens is not None})
         whys: List[str] = []
         unexplained: List[str] = []
-        for text in both:
+        for text in shapes:
             why = accepted(op, tokens_of(text), accept)
             if why and why not in whys:
                 whys.append(why)
@@ -755,15 +754,17 @@ def fallbacks(start: Start, accept: List[Dict[str, Any]]) -> List[Dict[str, Any]
                 "op": op,
                 "calls": sum(shapes.values()) + calls.more,
                 "counted_by": "call" if calls.calls else "profile",
-                "shapes": len(both),
+                "shapes": len(shapes),
                 "tokens": counts[:20],
                 "min_tokens": counts[0] if counts else None,
                 "max_tokens": counts[-1] if counts else None,
                 "accepted": "; ".join(whys) if whys and not unexplained and not calls.more else "",
                 "unexplained": left[:20],
                 "explained": not unexplained and not calls.more,
-                "differs": next(filter(None, (differs(text, start.tuned.get(op, set())) for text in both[:50])), ""),
-                "examples": [sglang_log.shorten(text, 300) for text in both[:3]],
+                "differs": next(
+                    filter(None, (differs(text, start.tuned.get(op, set())) for text in list(shapes)[:50])), ""
+                ),
+                "examples": [sglang_log.shorten(text, 300) for text in list(shapes)[:3]],
                 "lines": calls.lines,
             }
         )

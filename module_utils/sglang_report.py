@@ -903,8 +903,6 @@ def page(run: dict[str, Any], drawn: Sequence[Chart] | None = None) -> str:
         warning=partly(run),
         headline=headline(run),
         scaling=scaling(run),
-        best=best(ladder),
-        best_name=lengths(top.load) if (top := best(ladder)) else "",
         key_figures=key_figures(run),
         verdicts=verdicts(run),
         charts=charts([run]) if drawn is None else drawn,
@@ -958,11 +956,6 @@ def between(entry: dict[str, Any], place: int, separator: str = "") -> str:
     spread = entry["spreads"][place]
     low, high = spread or (None, None)
     return ranged(Stat(entry["medians"][place], low, high, entry["n"][place]), separator)
-
-
-def differing(c: dict[str, Any]) -> list[dict[str, Any]]:
-    """Differences, those that somebody set before what followed by itself."""
-    return sorted(c["differences"], key=lambda entry: not entry["set"])
 
 
 def sides(entry: dict[str, Any]) -> str:
@@ -1039,7 +1032,7 @@ def comparison_markdown(c: dict[str, Any]) -> str:
     lines += [*(f"- {md(reason)}" for reason in c["reasons"]), ""]
     if c["differences"]:
         table = [
-            [md(e["group"]), md(e["name"]), "yes" if e["set"] else "", *map(md, e["values"])] for e in differing(c)
+            [md(e["group"]), md(e["name"]), "yes" if e["set"] else "", *map(md, e["values"])] for e in c["differences"]
         ]
         lines += ["## What differs", "", *md_table(["", "what", "set", *letters], table, 3 + len(runs)), ""]
     folded = (c.get("defaults") or {}).get("changed") or []

@@ -506,7 +506,7 @@ def listing(api: Any, question: dict[str, Any]) -> dict[str, dict[str, Any]]:
     except Exception as error:
         raise Fault(
             f"The hub {question['endpoint']} does not say what {repository}@{revision or 'main'} is made of: {first_line(error)}. "
-            + remedy(error, question)
+            + remedy(error)
         ) from None
     if not re.fullmatch(r"[0-9a-f]{40}", revision):
         raise Fault(
@@ -535,7 +535,7 @@ def first_line(error: BaseException) -> str:
     return re.sub(r"\s*\(Request ID: .*?\)|[.:]$", "", text)[:300]
 
 
-def remedy(error: BaseException, question: dict[str, Any]) -> str:
+def remedy(error: BaseException) -> str:
     code = getattr(getattr(error, "response", None), "status_code", None)
     if code in (401, 403):
         return (
@@ -622,7 +622,7 @@ def bring(build: Build, name: str, fetch: Callable[[str], None], progress: Progr
             if code in (401, 403, 404) or time.monotonic() - progress.grown > question["patience"]:
                 raise Fault(
                     f"{name} of {build.origin} does not come: {first_line(error)}. What is there stays, and the next run goes on. "
-                    + remedy(error, question)
+                    + remedy(error)
                 ) from None
             time.sleep(pause)
             pause = min(2 * pause, 15.0)

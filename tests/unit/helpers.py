@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import importlib.machinery
 import importlib.util
+import io
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.module_utils import sglang_diagnose
 from ansible.module_utils.testing import patch_module_args
 
 
@@ -93,3 +95,12 @@ def download(pin: str, name: str, kept: re.Pattern[str], *words: str) -> Path:
     finally:
         shutil.rmtree(scratch)
     return folder
+
+
+def scan_text(text: str, rules: list[dict[str, Any]], kernel: str = "", version: str = "") -> list[dict[str, Any]]:
+    """What the doctor finds in the text of a log, and of kernel messages."""
+    wanted = sglang_diagnose.signatures(rules)
+    scans = [sglang_diagnose.scan(io.BytesIO(text.encode()), wanted)]
+    if kernel:
+        scans.append(sglang_diagnose.scan(io.BytesIO(kernel.encode()), wanted, "kernel"))
+    return sglang_diagnose.findings(scans, rules, version)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.module_utils import sglang_diagnose
 from ansible.module_utils.sglang_rules import load
+from helpers import scan_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests/unit/data/doctor"
@@ -40,7 +40,7 @@ def kind(name: str) -> str:
 
 @cache
 def _found(text: str, kernel: bool) -> list[dict[str, Any]]:
-    return sglang_diagnose.scan_text("" if kernel else text, SIGNED, kernel=text if kernel else "")
+    return scan_text("" if kernel else text, SIGNED, kernel=text if kernel else "")
 
 
 def found(name: str, text: str) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ def test_no_other_cause_is_named(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("log", HEALTHY)
 def test_a_healthy_log_gives_notes_at_most(log: str) -> None:
-    findings = sglang_diagnose.scan_text((LOGS / log).read_text(), SIGNED)
+    findings = scan_text((LOGS / log).read_text(), SIGNED)
     assert {finding["severity"] for finding in findings} <= {"note"}, findings
 
 
@@ -121,7 +121,7 @@ def test_a_healthy_log_gives_notes_at_most(log: str) -> None:
     ],
 )
 def test_recorded_failures_are_named(log: str, causes: set[str]) -> None:
-    findings = sglang_diagnose.scan_text((LOGS / log).read_text(), SIGNED)
+    findings = scan_text((LOGS / log).read_text(), SIGNED)
     assert {finding["id"] for finding in findings if finding["kind"] == "cause"} == causes
 
 
@@ -134,7 +134,7 @@ def test_ranks_and_carriers_make_no_difference() -> None:
         f"2026-01-29T00:51:38.123456789Z {line}\n",
         f"sglang-1  | {line}\n",
     ):
-        assert [finding["id"] for finding in sglang_diagnose.scan_text(text, SIGNED)] == ["triton-attention-sm120"]
+        assert [finding["id"] for finding in scan_text(text, SIGNED)] == ["triton-attention-sm120"]
 
 
 # --- the signatures themselves ----------------------------------------------------------------------------------------

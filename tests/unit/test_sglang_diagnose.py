@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils import sglang_diagnose as module
+from helpers import scan_text
 
 LOGS = Path(__file__).parent / "data/sglang_log"
 
@@ -119,7 +120,7 @@ def test_a_failure_of_many_starts_is_told_once_and_the_latest_first() -> None:
     said = ["first thing", "first thing", "second thing", "nothing"]
     journal = "".join(start.format(number, text) for number, text in enumerate(said))
     rules = [rule("first", "first thing"), rule("second", "second thing")]
-    assert [(one["id"], one["earlier"]) for one in module.scan_text(journal, rules)] == [("second", 1), ("first", 2)]
+    assert [(one["id"], one["earlier"]) for one in scan_text(journal, rules)] == [("second", 1), ("first", 2)]
 
 
 def test_causes_come_before_what_follows_and_the_first_in_time_before_later_ones() -> None:
@@ -131,30 +132,30 @@ def test_causes_come_before_what_follows_and_the_first_in_time_before_later_ones
         rule("benign", "benign thing", kind="benign", severity="note"),
     ]
     text = "benign thing\nslow thing\nReceived sigquit\nfirst thing\nsecond thing\n"
-    found = module.scan_text(text, rules)
+    found = scan_text(text, rules)
     assert [one["id"] for one in found] == ["first", "second", "follows", "slow", "benign"]
 
 
 def test_texts_are_rendered_and_a_plans_text_stays_readable() -> None:
     plan = rule("plan", "a plan's line", when="true")
     plan["cause"] = "the card {{ card.name }} cannot"
-    [found] = module.scan_text("a plan's line\n", [plan])
+    [found] = scan_text("a plan's line\n", [plan])
     assert found["cause"] == "the card … cannot" and found["foreseen"]
-    [found] = module.scan_text("went boom at noon\n", [BOOM])
+    [found] = scan_text("went boom at noon\n", [BOOM])
     assert found["cause"] == "it is noon" and not found["foreseen"]
 
 
 def test_a_signature_for_other_versions_is_quiet() -> None:
     old = rule("old", "went boom", sglang="<0.5.9")
-    assert module.scan_text("went boom\n", [old], version="0.5.23") == []
-    assert module.scan_text("went boom\n", [old], version="0.5.8.post1")
-    assert module.scan_text("went boom\n", [old]), "an unknown version does not exclude"
+    assert scan_text("went boom\n", [old], version="0.5.23") == []
+    assert scan_text("went boom\n", [old], version="0.5.8.post1")
+    assert scan_text("went boom\n", [old]), "an unknown version does not exclude"
 
 
 def test_kernel_rules_read_the_kernel_only() -> None:
     xid = rule("xid", "NVRM: Xid", source="kernel")
-    assert module.scan_text("NVRM: Xid\n", [xid]) == []
-    [found] = module.scan_text("", [xid], kernel="[ 12.5] NVRM: Xid (PCI:0000:01:00): 79\n")
+    assert scan_text("NVRM: Xid\n", [xid]) == []
+    [found] = scan_text("", [xid], kernel="[ 12.5] NVRM: Xid (PCI:0000:01:00): 79\n")
     assert found["source"] == "kernel"
 
 
