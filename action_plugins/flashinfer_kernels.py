@@ -1,7 +1,7 @@
-"""Show how far a module is that works in slices: kernels take seconds to an hour to compile or to tune.
+"""Show how far a module is that works in slices, since what it waits for takes seconds to hours.
 
-flashinfer_tune.py and sglang_bench.py are links to this file; the module of the task's own name is run. What flashinfer_kernels
-builds on one node is kept for the others, where a cache is named.
+flashinfer_tune.py, sglang_bench.py and sglang_weights.py are links to this file; the module of the task's own name is run. What
+flashinfer_kernels builds on one node is kept for the others, where a cache is named.
 """
 
 from __future__ import annotations

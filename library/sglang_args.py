@@ -98,6 +98,16 @@ refusal:
   description: What the release refuses and why, with the nearest right name.
   type: str
   returned: when it refuses and O(fail) is false
+stage:
+  description: What refuses. V(import) and V(program) are its code that cannot be run at all.
+  type: str
+  returned: when it refuses
+  choices: [import, parser, resolution, program]
+traceback:
+  description: The end of the release's own traceback; empty where it has none.
+  type: list
+  elements: str
+  returned: when it refuses
 cached:
   description: Whether the answer is the kept one.
   type: bool

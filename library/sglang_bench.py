@@ -254,6 +254,11 @@ raw:
   description: The client's own figures by its own names, without per-request figures and server_info. Infinity is the text "inf".
   returned: success
   type: dict
+last_lines:
+  description: The last 20 lines that the client said.
+  returned: when the client was run and failed
+  type: list
+  elements: str
 began:
   description: When the client was started, UTC.
   returned: when the client was run to its end, well or not

@@ -224,6 +224,10 @@ took_over:
   description: Why a lock that was there no longer counted, and whose it was.
   type: str
   returned: when one was taken over
+ended:
+  description: Whether the run has ended, so that the lock is nobody's.
+  type: bool
+  returned: by O(state=committed) with O(ends)
 collected:
   description: Releases that were removed.
   type: list

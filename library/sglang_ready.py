@@ -143,6 +143,10 @@ unfinished:
   description: Whether the wait goes on in another slice.
   returned: with O(slice), when it has not ended
   type: bool
+doing:
+  description: What the server is busy with.
+  returned: with O(slice), when it has not ended
+  type: str
 resume:
   description: What the next slice begins with, as its O(resume).
   returned: with O(slice), when it has not ended
@@ -584,9 +588,7 @@ class Waiter:
         stages = [{key: stage[key] for key in ("name", "seconds", "line")} for stage in self.watch.stages]
         facts: Dict[str, Any] = {"changed": False, "stages": stages}
         if self.name:
-            facts.update(
-                invocation_id=self.watch.invocation, pid=self.watch.pid, restarts=self.unit.restarts, unit=self.name
-            )
+            facts.update(invocation_id=self.watch.invocation, pid=self.watch.pid, restarts=self.unit.restarts)
         return facts
 
     def finish_ready(self, models: Optional[List[str]]) -> None:

@@ -119,10 +119,10 @@ options:
     type: bool
     default: false
   slice:
-    description: Seconds to wait in one run of the module; the action plugin's.
+    description: Internal. Seconds to wait in one run of the module.
     type: float
   attached:
-    description: Whether this task began the job; the action plugin's.
+    description: Internal. Whether an earlier run of this task began it.
     type: bool
     default: false
 author: ["sglang-rtxpro authors (!UNKNOWN)"]
@@ -174,7 +174,7 @@ corrupt:
 digest:
   description: Of the hashes of all files.
   type: str
-  returned: always
+  returned: with V(fetched), V(hashed) and V(served)
 files:
   description: C(bytes) and C(sha256) of each file.
   type: dict
@@ -394,7 +394,7 @@ class Weights:
         python = params["python"] if params["kind"] == "hub" else sys.executable
         if not python or not os.path.exists(python):
             raise Fault(
-                f"There is no Python {python or ''}with huggingface_hub. Name a release's (sglang_model_python)."
+                f"There is no {python or 'Python'} with huggingface_hub. Name a release's Python (sglang_model_python)."
             )
         told = self.job(question, python)
         if told:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import functools
 import glob
 import hashlib
@@ -845,7 +846,7 @@ def answer(question: dict[str, Any], say: Callable[[str], None]) -> dict[str, An
     except Fault as fault:
         return {"failed": fault.told()}
     except OSError as error:
-        if error.errno in (28, 122):  # ENOSPC, EDQUOT
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             full = diagnosis(f"{error.filename}: No space left on device")
             return {"failed": full.told()}
         raise

@@ -263,7 +263,7 @@ def scan(stream: Any, wanted: List[Signature], source: str = "log") -> Dict[str,
 
     hits: one entry a start and rule; lines, bytes, starts: what was read; stage: what the last start was busy with;
     ready: whether it was reached; error: the last start's own error (`error`, `lines`) or nothing; arguments: fields of
-    server_args; engine: sglang, vllm or unknown.
+    server_args; last_lines: 20 at most, without their prefixes.
     """
     reader = _Reader([signature for signature in wanted if signature.get("source", "log") == source])
     for data in pieces(stream):

@@ -4,7 +4,7 @@
 
 Reads one JSON document from standard input and writes one to standard output; see `main`. Only the card's properties are stood in,
 before sglang is imported, so that the release's own checks of the platform answer as they would there. No GPU is touched, no
-weights are read. The module `sglang_args` runs it on a node, `tools/locks` in a CPU environment of the same release.
+weights are read. The module `sglang_args` runs it on a node, `tools/parsers` in a CPU environment of the same release.
 
 Written for the releases 0.5.9 to 0.5.23. It is a program and not a library: it runs beside another sglang each time.
 """
