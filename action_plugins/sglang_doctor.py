@@ -150,16 +150,13 @@ def live_findings(told: dict[str, Any], rules: list[dict[str, Any]]) -> list[dic
     """What rules say of the server at work: those whose `when` speaks of `live`."""
     if not told.get("live"):
         return []
-    context: dict[str, Any] = {name: {} for name in sglang_rules.NAMES if name != "option"}
-    context.update(patches=[], gpus=0, live=told["live"], args=told["log"]["arguments"])
-    spoken = [rule for rule in rules if any("live" in text for text in sglang_rules.conditions(rule))]
     return [
         {
             **found,
             **{"kind": "slow", "line": "", "number": 0, "count": 1, "rank": "", "stage": "", "source": "live"},
             **{"earlier": 0, "foreseen": False, "match": {}},
         }
-        for found in sglang_rules.judge(spoken, context)
+        for found in sglang_rules.judge_about(rules, "live", live=told["live"], args=told["log"]["arguments"])
     ]
 
 

@@ -253,10 +253,16 @@ def findings(rules: List[Rule], rung: Dict[str, Any], arguments: Dict[str, Any])
 
     `rung` has `load`, `metrics` and `telemetry` (schemas/run.schema.json); `arguments` are the server's resolved ones, or empty.
     """
-    context: Dict[str, Any] = {name: {} for name in NAMES if name != "option"}
-    context.update(patches=[], gpus=0, rung=rung, args=arguments)
-    spoken = [rule for rule in rules if any(re.search(r"\brung\b", text) for text in conditions(rule))]
-    return [{key: found[key] for key in ("id", "severity", "cause", "remedy")} for found in judge(spoken, context)]
+    told = judge_about(rules, "rung", rung=rung, args=arguments)
+    return [{key: found[key] for key in ("id", "severity", "cause", "remedy")} for found in told]
+
+
+def judge_about(rules: List[Rule], name: str, **known: Any) -> List[Finding]:
+    """What the rules that speak of one name of the context say, where little else is known."""
+    context: Dict[str, Any] = {other: {} for other in NAMES if other != "option"}
+    context.update(patches=[], gpus=0, **known)
+    spoken = [rule for rule in rules if any(re.search(rf"\b{name}\b", text) for text in conditions(rule))]
+    return judge(spoken, context)
 
 
 def _holds(jinja: Any, rule: Rule, text: str, known: Dict[str, Any]) -> bool:
