@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -79,9 +78,7 @@ def misspelt(names: Iterable[str], known: set[str]) -> list[str]:
     sentences = []
     for name in sorted(names):
         if name.startswith(("sglang_", "gpu_preflight_")) and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            sentences.append(f"{name} is not a variable of any role{hint}")
+            sentences.append(f"{name} is not a variable of any role{sglang_options.meant(name, known)}")
     return sentences
 
 
@@ -100,8 +97,8 @@ def profile_problem(profile: Any, groups: list[str], profiles: set[str], host: s
     if not profile:
         return f"{host} has no profile. {remedy}"
     if profile not in profiles:
-        near = difflib.get_close_matches(str(profile), profiles, n=1)
-        return f"{host} asks for the profile '{profile}', which is unknown{f'; did you mean {near[0]}?' if near else '.'} {remedy}"
+        meant = sglang_options.meant(profile, profiles) or "."
+        return f"{host} asks for the profile '{profile}', which is unknown{meant} {remedy}"
     return ""
 
 
@@ -110,9 +107,8 @@ def variant_problem(variant: Any, made_for: Any, profile: Any, known: set[str]) 
     if not variant and not made_for:
         return ""
     if variant not in known:
-        near = difflib.get_close_matches(str(variant), known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return f"sglang_variant is '{variant}', and there is no variants/{variant}.yml{hint}"
+        meant = sglang_options.meant(variant, known)
+        return f"sglang_variant is '{variant}', and there is no variants/{variant}.yml{meant}"
     if profile not in (made_for or []):
         return (
             f"variants/{variant}.yml is made for {', '.join(made_for or []) or 'no profile'}, not for {profile}. If it fits, add "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import hashlib
 import json
 import statistics
@@ -86,9 +85,8 @@ def goal(given: dict[str, Any], loads: list[dict[str, Any]]) -> dict[str, Any]:
     known = figures()
     for name in (whole["figure"], *whole["limits"]):
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise ValueError(f"sglang_sweep_goal names {name}, which is no figure of a load.{hint}")
+            meant = sglang_options.meant(name, known) or f": {', '.join(sorted(known))}."
+            raise ValueError(f"sglang_sweep_goal names {name}, which is no figure of a load{meant}")
     there = sorted({load["concurrency"] for load in loads})
     if whole.get("concurrency") not in (None, *there):
         raise ValueError(

@@ -13,6 +13,7 @@ import decimal
 import difflib
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 # Options whose text the engine reads as JSON when it starts, though its parser takes any text.
@@ -123,6 +124,12 @@ def nearest(name: str, known: dict[str, Any]) -> str:
     return found[0] if found else ""
 
 
+def meant(name: Any, known: Iterable[Any]) -> str:
+    """The end of a sentence that asks for the known name which is written most like this one; empty where none is."""
+    near = difflib.get_close_matches(str(name), [str(other) for other in known], n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def renamed(name: str, known: dict[str, Any], renames: list[dict[str, Any]]) -> str:
     """What became of an option that this release does not have, from the table of renames; empty when it is not in it."""
     for entry in renames:
@@ -151,9 +158,7 @@ def wrong_value(value: Any, entry: dict[str, Any]) -> str:
             return "it takes at least one value"
         return next((text for text in (wrong_value(item, entry) for item in value) if text), "")
     if entry.get("choices") and value not in entry["choices"] and str(value) not in map(str, entry["choices"]):
-        near = difflib.get_close_matches(str(value), [str(choice) for choice in entry["choices"]], n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return f"choose from {', '.join(map(str, entry['choices']))}{hint}"
+        return f"choose from {', '.join(map(str, entry['choices']))}{meant(value, entry['choices'])}"
     if entry.get("type") in NUMBERS:
         try:
             number(value, entry["type"])

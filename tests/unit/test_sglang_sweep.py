@@ -169,7 +169,7 @@ def test_a_run_that_was_removed_is_told() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"figure": "output_throughput"}, "Did you mean output_throughput_tokens_per_s"),
+        ({"figure": "output_throughput"}, "did you mean output_throughput_tokens_per_s"),
         ({"limits": {"ttft_ms": 3}}, "ttft_ms, which is no figure"),
         ({"concurrency": 9}, "9 requests at once; sglang_bench_loads has 1, 4"),
     ],
