@@ -253,9 +253,8 @@ from collections.abc import Iterable
 
 from ansible.module_utils import sglang_node as node
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sglang_node import HEADER, Record, read_text, run_of, whole, write
+from ansible.module_utils.sglang_node import HEADER, Record, authentic, read_text, run_of, stamp, whole, write
 
-PLACEHOLDER = "@DEPLOYMENT@"
 # Where the role keeps what stands beside the servers.
 SETTINGS = "/etc/sglang"
 # Folders beside those of the servers.
@@ -293,18 +292,6 @@ with concurrent.futures.ThreadPoolExecutor(8) as pool:
 LONGEST_READ = 900
 # The engine's own end once it is told to stop, as the unit's TimeoutStopSec has it beside the drain.
 END_SECONDS = 30
-
-
-def stamp(unit: str) -> tuple[str, str]:
-    """The unit's digest, and its text with the digest in place."""
-    digest = hashlib.sha256(unit.encode()).hexdigest()[:12]
-    return digest, unit.replace(PLACEHOLDER, digest)
-
-
-def authentic(text: str) -> bool:
-    """Whether a unit is as this project wrote it: its digest is that of its text."""
-    found = re.search(r"SGLANG_DEPLOYMENT=([0-9a-f]{12})\b", text)
-    return bool(found) and stamp(text.replace(found[1], PLACEHOLDER))[0] == found[1] if found else False
 
 
 def plan(wanted: str, digest: str, on_disk: str, running: dict, beside: Iterable[str] = ()) -> list[str]:
@@ -557,6 +544,10 @@ class Server:
                 os.rmdir(os.path.dirname(path))
         return kept
 
+    def drain(self) -> tuple[float, int]:
+        """Seconds that the front's drain took, and its workers that still had requests then; nothing without a front."""
+        return node.drain(self.record, self.params["drain_timeout"]) if node.front_runs(self.name) else (0.0, 0)
+
     def withdrawn(self) -> dict:
         """The head of a replica goes first: what it has in hand needs the others until it has ended."""
         self.refuse_foreign()
@@ -571,13 +562,10 @@ class Server:
             self.verify(self.wanted)
             # First the record, as with a switch: the supervisor puts back what a run that is killed here left behind.
             self.under_way(2 * self.params["drain_timeout"] + END_SECONDS)
-            drained = (0.0, 0)
-            if node.front_runs(self.name):
-                drained = node.drain(self.record, self.params["drain_timeout"])
-            if drained[1]:
-                node.systemctl("kill", "--kill-who=all", "--signal=SIGKILL", self.unit_name)
+            _seconds, result["cut_off"] = self.drain()
+            if result["cut_off"]:
+                node.end(self.name)
             node.systemctl("stop", self.unit_name)
-            result["cut_off"] = drained[1]
         return result
 
     def switched(self) -> dict:
@@ -594,23 +582,22 @@ class Server:
             result.update(changed=True, restarted=True)
             if not self.dry:
                 self.verify(self.wanted)
-                drain, after = self.params["drain_timeout"], self.start_timeout() + self.params["proof_timeout"]
                 # First the record: a run that is killed from here on is known to have been under way.
-                self.under_way(2 * drain + END_SECONDS)
+                self.under_way(2 * self.params["drain_timeout"] + END_SECONDS)
                 if self.params["read_ahead"]:
                     result["read_ahead"] = self.read_ahead()
-                drained = node.drain(self.record, drain) if node.front_runs(self.name) else (0.0, 0)
+                seconds, cut_off = self.drain()
                 aside = self.set_aside()
                 if aside:
                     result["aside"] = aside
                 began = time.monotonic()
                 node.keep_unit(self.name)
                 # What a front's drain left over has had its time.
-                kill = drained[1] > 0 or self.params["kill"]
+                kill = cut_off > 0 or self.params["kill"]
                 node.put(self.name, self.wanted, self.record, self.params["facts"].get("url", ""), kill=kill)
-                self.under_way(after)
-                result["times"] = {"drain_s": round(drained[0], 1), "stop_s": round(time.monotonic() - began, 1)}
-                result["cut_off"] = drained[1]
+                self.under_way(self.start_timeout() + self.params["proof_timeout"])
+                result["times"] = {"drain_s": round(seconds, 1), "stop_s": round(time.monotonic() - began, 1)}
+                result["cut_off"] = cut_off
         elif self.phase == "switched" and not self.dry:
             # It was interrupted; this run goes on from here, with time of its own, and nobody meets what was not proved.
             self.under_way(self.start_timeout() + self.params["proof_timeout"])
@@ -645,8 +632,8 @@ class Server:
             program = [sys.executable, "-I", "-c", f"exec({READER!r})"]
             code, _, err = self.module.run_command(["systemd-run", *words, *program, *paths])
             why = f"systemd-run failed: {err.strip()}" if code else ""
-        told = {"weights": weights, "lacking": missing, "available": available}
-        return {"started": not why, "why": why, **{name: round(size / 2**30, 2) for name, size in told.items()}}
+        bytes_of = {"weights": weights, "lacking": missing, "available": available}
+        return {"started": not why, "why": why, **{name: round(size / 2**30, 2) for name, size in bytes_of.items()}}
 
     def committed(self) -> dict:
         self.hold()
@@ -765,9 +752,8 @@ class Server:
         if asked == "previous":
             found = previous(entries, self.last)
         else:
-            found = (
-                next((entry for entry in entries if int(entry["id"]) == int(asked or 0)), {}) if asked.isdigit() else {}
-            )
+            number = int(asked) if asked.isdigit() else 0
+            found = next((entry for entry in entries if int(entry["id"]) == number), {})
         if not found:
             known = ", ".join(
                 f"{entry['id']} ({entry['facts'].get('profile', '')}, {entry['at']})" for entry in entries
@@ -793,9 +779,9 @@ class Server:
             result.update(changed=True, reasons=[f"{path} is there" for path in there])
         if there and not self.dry:
             if self.unit_path in there:
-                cut_off = node.drain(self.record, self.params["drain_timeout"])[1] if node.front_runs(self.name) else 0
+                _seconds, cut_off = self.drain()
                 if cut_off:
-                    node.systemctl("kill", "--kill-who=all", "--signal=SIGKILL", self.unit_name)
+                    node.end(self.name)
                 self.remove()
             for path in there:
                 if os.path.isdir(path) and not os.path.islink(path):
@@ -806,10 +792,9 @@ class Server:
             node.open_gate(self.record)
             self.last, self.phase = {}, "absent"
         result["others"] = self.others()
-        if not self.dry and not result["others"]:
+        if not self.dry:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.unit_path + ".before")
-        if not self.dry:
             result["collected"] = self.collect()
             result["changed"] = bool(there or result["collected"])
         return result

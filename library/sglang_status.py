@@ -303,15 +303,6 @@ def unit_changes(before: str, after: str) -> list[str]:
     return [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
 
 
-def authentic(unit: str) -> bool:
-    """Whether a unit is as this project wrote it: its digest is that of its text."""
-    found = re.search(r"SGLANG_DEPLOYMENT=([0-9a-f]{12})\b", unit)
-    if not found:
-        return False
-    template = unit.replace(found.group(1), "@DEPLOYMENT@")
-    return hashlib.sha256(template.encode()).hexdigest()[:12] == found.group(1)
-
-
 def unit_drift(
     path: str, text: str, masked: bool, state: dict[str, str], entry: dict, entries: list[dict]
 ) -> list[dict]:
@@ -325,7 +316,7 @@ def unit_drift(
     elif text != entry["unit"]:
         if same:
             what = f"The unit's file is that of deployment {same}."
-        elif authentic(text):
+        elif sglang_node.authentic(text):
             what = "The unit's file is that of a deployment which is not on record."
         elif sglang_node.HEADER not in text.split("\n", 1)[0]:
             what = f"The unit's file {path} was replaced by one that this project did not write."

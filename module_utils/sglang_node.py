@@ -13,8 +13,10 @@ import contextlib
 import datetime
 import errno
 import glob
+import hashlib
 import json
 import os
+import re
 import subprocess
 import time
 import uuid
@@ -26,6 +28,8 @@ RUN = "/run/sglang"
 UNITS = "/etc/systemd/system"
 # In the first line of every unit of this project.
 HEADER = "Written by sglang-rtxpro"
+# In a unit's text, where its digest comes.
+PLACEHOLDER = "@DEPLOYMENT@"
 GATE = "closed"
 UPSTREAM = "upstream.conf"
 NEW = ".new"  # of a file until it is whole
@@ -106,7 +110,7 @@ def write(path: str, text: str, mode: int = 0o644, uid: int = -1, gid: int = -1)
 def create(path: str, text: str) -> bool:
     """Make a file that must not be there; False when it is. Of several who come at once one makes it, whole."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    temporary = f"{path}.{uuid.uuid4().hex}.new"
+    temporary = f"{path}.{uuid.uuid4().hex}{NEW}"
     try:
         with open(temporary, "w", encoding="utf-8") as stream:
             stream.write(text)
@@ -251,6 +255,18 @@ def unit_path(name: str) -> str:
     return os.path.join(UNITS, name + ".service")
 
 
+def stamp(unit: str) -> tuple[str, str]:
+    """The unit's digest, and its text with the digest in place."""
+    digest = hashlib.sha256(unit.encode()).hexdigest()[:12]
+    return digest, unit.replace(PLACEHOLDER, digest)
+
+
+def authentic(text: str) -> bool:
+    """Whether a unit is as this project wrote it: its digest is that of its text."""
+    found = re.search(r"SGLANG_DEPLOYMENT=([0-9a-f]{12})\b", text)
+    return found is not None and stamp(text.replace(found[1], PLACEHOLDER))[0] == found[1]
+
+
 def masked(path: str) -> bool:
     return os.path.islink(path) and os.path.realpath(path) == os.devnull
 
@@ -283,6 +299,11 @@ def write_unit(name: str, unit: str) -> None:
         write(path, unit)
 
 
+def end(name: str) -> None:
+    """End all processes of a server, at once."""
+    systemctl("kill", "--kill-who=all", "--signal=SIGKILL", name + ".service")
+
+
 def put(name: str, unit: str, record: Record, url: str, kill: bool = False) -> None:
     """Write the unit and where the front finds it, and start it. With Type=exec systemd answers at exec.
 
@@ -302,7 +323,7 @@ def put(name: str, unit: str, record: Record, url: str, kill: bool = False) -> N
     # A unit that ran into its start limit must be let go first.
     systemctl("reset-failed", name + ".service")
     if kill:
-        systemctl("kill", "--kill-who=all", "--signal=SIGKILL", name + ".service")
+        end(name)
     systemctl("restart", name + ".service")
     if moved and front_runs(name):
         reload_front(name)
