@@ -301,7 +301,7 @@ import sys
 import urllib.parse
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
-from ansible.module_utils import sglang_bencher, sglang_job, sglang_metrics, sglang_options, sglang_ports
+from ansible.module_utils import sglang_bencher, sglang_http, sglang_job, sglang_metrics, sglang_options, sglang_ports
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sglang_log import last_error, shorten
 
@@ -1021,7 +1021,7 @@ def begin(module: AnsibleModule, work: Work, wanted: str, content: bytes) -> Non
             with open(path, "w", encoding="utf-8") as stream:
                 stream.write(conversations(data.requests))
         program = os.path.join(work.work, "sglang_bencher.py")
-        for part in (sglang_bencher, sglang_metrics, sglang_ports):
+        for part in (sglang_bencher, sglang_http, sglang_metrics, sglang_ports):
             with open(
                 os.path.join(work.work, f"{part.__name__.rpartition('.')[2]}.py"), "w", encoding="utf-8"
             ) as stream:

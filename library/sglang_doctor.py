@@ -132,20 +132,19 @@ text:
   returned: when O(text_mib) is greater than 0
 """
 
-import glob
 import io
 import json
 import os
 import statistics
 import subprocess
 import time
-import urllib.request
 
-from ansible.module_utils import sglang_diagnose, sglang_metrics
+from ansible.module_utils import sglang_diagnose, sglang_http, sglang_metrics, sglang_node
 from ansible.module_utils.basic import AnsibleModule
 
 # nvidia-smi hangs when the driver does, and a doctor must not.
 SMI_TIMEOUT = 20
+JOURNAL_TIMEOUT = 30
 
 
 def journal(unit: str, invocation: str) -> list[str]:
@@ -181,9 +180,13 @@ def ended_at(unit: str) -> float | None:
     ]
     try:
         done = subprocess.run(
-            [*command, f"UNIT={unit}", f"MESSAGE_ID={PROCESS_EXIT}"], capture_output=True, text=True, check=False
+            [*command, f"UNIT={unit}", f"MESSAGE_ID={PROCESS_EXIT}"],
+            capture_output=True,
+            text=True,
+            timeout=JOURNAL_TIMEOUT,
+            check=False,
         )
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return None
     return last_end(done.stdout)
 
@@ -233,12 +236,9 @@ METRICS = ("running", "queued", "token_usage", "cache_hit_rate", "retracted")
 
 def asked(url: str) -> dict:
     """The engine's gauges; empty where it does not answer or was started without them."""
-    try:
-        with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
-            state = sglang_metrics.engine_state(answer.read(4 << 20).decode("utf-8", "replace"))
-            return {name: state[name] for name in METRICS if name in state}
-    except (OSError, ValueError):
-        return {}
+    status, page = sglang_http.ask(f"{url}/metrics", 5)
+    state = sglang_metrics.engine_state(page) if status == 200 else {}
+    return {name: state[name] for name in METRICS if name in state}
 
 
 def live(url: str) -> dict:
@@ -267,18 +267,10 @@ def live(url: str) -> dict:
 
 def recorded(folder: str) -> dict:
     """The last committed deployment, as far as a diagnosis wants it."""
-    for path in sorted(glob.glob(os.path.join(folder, "deployments", "*.json")), reverse=True):
-        try:
-            with open(path, encoding="utf-8") as stream:
-                found = json.load(stream)
-        except (OSError, ValueError):
-            continue
-        facts = found.get("facts") or {}
-        return {
-            "at": found.get("at", ""),
-            **{key: facts.get(key, "") for key in ("profile", "release", "sglang", "url")},
-        }
-    return {}
+    found = sglang_node.Record(*os.path.split(folder)).last()
+    facts = found.get("facts") or {}
+    names = ("profile", "release", "sglang", "url")
+    return {"at": found.get("at", ""), **{key: facts.get(key, "") for key in names}} if found else {}
 
 
 def main() -> None:

@@ -114,16 +114,13 @@ waiting:
 """
 
 import concurrent.futures
-import http.client
 import json
 import os
-import socket
 import ssl
 import time
-import urllib.error
-import urllib.request
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from ansible.module_utils import sglang_http
 from ansible.module_utils import sglang_node as node
 from ansible.module_utils.basic import AnsibleModule
 
@@ -309,35 +306,12 @@ def spoken(found: Dict[str, List[str]]) -> str:
 # --- HTTP -----------------------------------------------------------------------------------------------------------------
 
 
-def ask(
-    url: str,
-    key: str = "",
-    method: str = "GET",
-    body: Optional[Dict[str, Any]] = None,
-    patience: float = PATIENCE,
-    context: Optional[ssl.SSLContext] = None,
-) -> Tuple[int, str]:
-    """Status and text. No proxy: the addresses are the fleet's own."""
-    headers = {"Content-Type": "application/json"}
-    if key:
-        headers["Authorization"] = f"Bearer {key}"
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, headers=headers, method=method)
-    handlers: List[Any] = [urllib.request.ProxyHandler({})]
-    if context:
-        handlers.append(urllib.request.HTTPSHandler(context=context))
-    try:
-        with urllib.request.build_opener(*handlers).open(request, timeout=patience) as answer:
-            return answer.status, answer.read().decode("utf-8", "replace")
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode("utf-8", "replace")
-    except urllib.error.URLError as error:
-        raise Silent(str(getattr(error.reason, "strerror", None) or error.reason)) from None
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise Silent(
-            f"{type(error).__name__}: {error}" if not isinstance(error, socket.timeout) else "no answer in time"
-        ) from None
+def ask(url: str, timeout: float = PATIENCE, *more: Any, **how: Any) -> sglang_http.Answer:
+    """As sglang_http.ask; Silent where there is no answer."""
+    answer = sglang_http.ask(url, timeout, *more, **how)
+    if not answer.status:
+        raise Silent(answer.text)
+    return answer
 
 
 def ask_worker(url: str, key: str, context: Optional[ssl.SSLContext]) -> Dict[str, Any]:
@@ -345,7 +319,7 @@ def ask_worker(url: str, key: str, context: Optional[ssl.SSLContext]) -> Dict[st
     found: Dict[str, Any] = {"url": url, "up": False, "models": [], "version": "", "error": ""}
 
     def get(path: str, with_key: str) -> Tuple[int, str]:
-        return ask(url + path, with_key, patience=WORKER_PATIENCE, context=context)
+        return ask(url + path, WORKER_PATIENCE, with_key, context=context)
 
     try:
         status, _ = get("/health", "")
@@ -394,7 +368,7 @@ def ask_all(urls: List[str], key: str, context: Optional[ssl.SSLContext]) -> Lis
 def well(url: str, ca: Optional[str]) -> bool:
     """Whether its /health says 200, which is asked without a key."""
     try:
-        return ask(url + "/health", patience=WORKER_PATIENCE, context=context_of(url, ca))[0] == 200
+        return ask(url + "/health", WORKER_PATIENCE, context=context_of(url, ca)).status == 200
     except Silent:
         return False
 
@@ -448,7 +422,7 @@ class Gateway:
     # --- what the router says
 
     def workers(self) -> List[Worker]:
-        status, text = ask(f"{self.url}/workers", self.key)
+        status, text = ask(f"{self.url}/workers", key=self.key)
         if status in (401, 403):
             raise GatewayError(
                 f"the router at {self.url} does not take the key in its key file (HTTP {status}): they differ, as after a run that "
@@ -503,13 +477,13 @@ class Gateway:
 
     def add(self, url: str) -> None:
         body = {"url": url, **({"api_key": self.key} if self.key else {})}
-        status, text = ask(f"{self.url}/workers", self.key, "POST", body)
+        status, text = ask(f"{self.url}/workers", key=self.key, body=body)
         # 409: it is there already, as another run was quicker.
         if status not in (200, 201, 202, 409):
             raise GatewayError(f"the router does not take the worker {url}: HTTP {status} {text[:300]}")
 
     def remove(self, worker: Worker) -> None:
-        status, text = ask(f"{self.url}/workers/{worker.id}", self.key, "DELETE")
+        status, text = ask(f"{self.url}/workers/{worker.id}", key=self.key, method="DELETE")
         if status not in (200, 202, 204, 404):
             raise GatewayError(f"the router does not let the worker {worker.url} go: HTTP {status} {text[:300]}")
 

@@ -163,13 +163,11 @@ import re
 import subprocess
 import threading
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, NoReturn, Optional
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sglang_http import Answer, ask, port_of
 from ansible.module_utils.sglang_log import READY, STARTED, Line, StageReader, last_error, parse_line, shorten
 from ansible.module_utils.sglang_ports import Process, listeners
 
@@ -394,34 +392,6 @@ def read_journal(command: List[str], limit: int = READ_LINES) -> Iterator[Entry]
 # --- HTTP and the port ------------------------------------------------------------------------------------------------
 
 
-class Answer(NamedTuple):
-    """An HTTP answer; status 0 when there was none, `body` then says why."""
-
-    status: int
-    body: str
-
-
-# A proxy from the environment has no business between a node and its own server.
-OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-def get(url: str, timeout: float, api_key: Optional[str] = None, body: Optional[Dict[str, Any]] = None) -> Answer:
-    """GET a URL, or POST a body to it, whatever comes back."""
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    if body is not None:
-        headers["Content-Type"] = "application/json"
-    data = None if body is None else json.dumps(body).encode()
-    try:
-        with OPENER.open(urllib.request.Request(url, data=data, headers=headers), timeout=timeout) as reply:
-            return Answer(reply.status, reply.read().decode("utf-8", "replace"))
-    except urllib.error.HTTPError as error:
-        return Answer(error.code, "")
-    except (OSError, ValueError) as error:
-        return Answer(0, str(getattr(error, "reason", None) or error))
-    except Exception as error:  # http.client raises its own kinds for what is no HTTP at all
-        return Answer(0, f"no HTTP answer: {error!r}")
-
-
 class Probe:
     """Ask /health beside the loop: its answer may take 20 s, and a unit that dies must be seen within one.
 
@@ -451,8 +421,8 @@ class Probe:
         return answer
 
     def _get(self) -> None:
-        token = get(f"{self.url}/generate", TOKEN_TIMEOUT, self.api_key, ONE_TOKEN) if self.started else None
-        self.answer = token if token and token.status == 200 else get(f"{self.url}/health", HEALTH_TIMEOUT)
+        token = ask(f"{self.url}/generate", TOKEN_TIMEOUT, self.api_key, ONE_TOKEN) if self.started else None
+        self.answer = token if token and token.status == 200 else ask(f"{self.url}/health", HEALTH_TIMEOUT)
 
     def pause(self, seconds: float) -> None:
         """Wait, but no longer than a healthy answer needs."""
@@ -466,7 +436,7 @@ class Probe:
 def model_names(answer: Answer) -> Optional[List[str]]:
     """The ids that /v1/models lists, or None when it could not be read."""
     try:
-        return [str(model["id"]) for model in json.loads(answer.body)["data"]] if answer.status == 200 else None
+        return [str(model["id"]) for model in json.loads(answer.text)["data"]] if answer.status == 200 else None
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -489,11 +459,6 @@ def stranger(processes: List[Process], unit: Unit) -> Optional[Process]:
     if any(belongs(process, unit) for process in processes):
         return None
     return processes[0] if processes else None
-
-
-def port_of(url: str) -> int:
-    parts = urllib.parse.urlsplit(url)
-    return parts.port or (443 if parts.scheme == "https" else 80)
 
 
 # --- the wait ---------------------------------------------------------------------------------------------------------
@@ -571,7 +536,7 @@ class Waiter:
         if answer.status != 200:
             self.watch.probed = True
             return
-        models = model_names(get(f"{self.url}/v1/models", HEALTH_TIMEOUT, self.module.params["api_key"]))
+        models = model_names(ask(f"{self.url}/v1/models", HEALTH_TIMEOUT, self.module.params["api_key"]))
         wanted = self.module.params["model"]
         if wanted and wanted not in (models or []):
             served = f"serves {', '.join(models)}" if models else "does not say at /v1/models what it serves"
@@ -642,7 +607,7 @@ class Waiter:
         waited = round(now - self.watch.began)
         seconds = self.watch.since_start(now * 1e6)
         if not self.name:
-            said = f"HTTP {self.said.status}" if self.said.status else self.said.body
+            said = f"HTTP {self.said.status}" if self.said.status else self.said.text
             self.fail(
                 "timeout", f"{self.url} is not ready after {waited} s: {said}. Is the server running?", seconds=seconds
             )

@@ -161,7 +161,6 @@ import contextlib
 import csv
 import glob
 import hashlib
-import http.client
 import json
 import os
 import re
@@ -169,12 +168,10 @@ import shlex
 import shutil
 import subprocess
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterable
 
-from ansible.module_utils import sglang_metrics, sglang_node
+from ansible.module_utils import sglang_http, sglang_metrics, sglang_node
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sglang_ports import listeners, read
 
@@ -644,27 +641,14 @@ def driver_version(found: list[dict]) -> str:
 # --- what it answers ------------------------------------------------------------------------------------------------------
 
 
-def get(url: str, timeout: float) -> tuple[int, str]:
-    """Status and text; 0 and why when nobody answers. Proxies are for elsewhere."""
-    try:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(url, timeout=timeout) as answer:
-            return answer.status, answer.read(4 << 20).decode("utf-8", "replace")
-    except urllib.error.HTTPError as error:
-        return error.code, ""
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        return 0, str(getattr(reason, "strerror", None) or reason)
-
-
 def look_at_answers(url: str) -> dict:
     if not url:
         return {"url": "", "ok": False, "said": "", "models": []}
-    code, text = get(f"{url}/health", HEALTH_TIMEOUT)
+    code, text = sglang_http.ask(f"{url}/health", HEALTH_TIMEOUT)
     said = "" if code == 200 else f"/health says {code}" if code else text
     models: list[str] = []
     if code == 200:
-        _code, listed = get(f"{url}/v1/models", METRICS_TIMEOUT)
+        _code, listed = sglang_http.ask(f"{url}/v1/models", METRICS_TIMEOUT)
         # It may serve something else, or be too busy to say.
         with contextlib.suppress(ValueError, KeyError, TypeError):
             models = [str(model["id"]) for model in json.loads(listed)["data"]]
@@ -672,7 +656,7 @@ def look_at_answers(url: str) -> dict:
 
 
 def look_at_engine(url: str) -> dict:
-    code, text = get(f"{url}/metrics", METRICS_TIMEOUT) if url else (0, "")
+    code, text = sglang_http.ask(f"{url}/metrics", METRICS_TIMEOUT) if url else (0, "")
     state = sglang_metrics.engine_state(text) if code == 200 else {}
     return {name: state[name] for name in ("running", "queued", "token_usage") if name in state}
 

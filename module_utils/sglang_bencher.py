@@ -25,9 +25,8 @@ the end `{"result": …}`, which is `{"failed": text}` where the client was not 
 
 Beside it lie, in `folder`, output.txt (what the client said, without its bar) and telemetry.csv (every sample).
 
-sglang_metrics.py and sglang_ports.py lie beside this file. The measured phase begins when tqdm's bar appears and lasts the client's
-own `duration`.
-Durations are of the monotonic clock.
+sglang_http.py, sglang_metrics.py and sglang_ports.py lie beside this file. The measured phase begins when tqdm's bar appears and
+lasts the client's own `duration`. Durations are of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -47,17 +46,17 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
+from http.client import responses
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 if TYPE_CHECKING or __name__ != "__main__":
-    from . import sglang_metrics, sglang_ports
+    from . import sglang_http, sglang_metrics, sglang_ports
 else:
     # Started with -I, which keeps this file's own folder off the path.
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import sglang_http
     import sglang_metrics
     import sglang_ports
 
@@ -396,7 +395,7 @@ def listening(url: str) -> set[int]:
     parts = urllib.parse.urlsplit(url)
     if not local(parts.hostname or ""):
         raise Unknown(f"{url} is no address of this node")
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    port = sglang_http.port_of(url)
     found = {process.pid for process in sglang_ports.listeners(port)}
     if not found:
         raise Unknown(f"no process that this user may look at listens on port {port}")
@@ -451,21 +450,9 @@ def server_gpus(url: str, ask: Callable[[str], str]) -> list[int]:
 # --- watchers ----------------------------------------------------------------------------------------------------------
 
 
-def fetch(url: str, key: str = "", method: str = "GET", timeout: float = HTTP_TIMEOUT) -> tuple[int, str]:
-    """Status and text; 0 and why where there was no answer. Never through a proxy."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(urllib.request.Request(url, method=method, headers=headers), timeout=timeout) as reply:
-            return reply.status, reply.read().decode("utf-8", "replace")
-    except urllib.error.HTTPError as error:
-        return error.code, str(error.reason)
-    except Exception as error:  # also what http.client raises when it is no HTTP that answers
-        return 0, str(getattr(error, "reason", None) or error)
-
-
-def said(status: int, why: str) -> str:
-    return f"HTTP {status} {why}".rstrip() if status else why
+def said(answer: sglang_http.Answer) -> str:
+    """An answer that is not what was hoped for, in words."""
+    return f"HTTP {answer.status} {responses.get(answer.status, '')}".rstrip() if answer.status else answer.text
 
 
 class Gpus(threading.Thread):
@@ -604,18 +591,18 @@ class Engine(threading.Thread):
     def look(self) -> bool:
         """One page. Whether it is worth asking again."""
         began = time.monotonic()
-        status, text = fetch(self.url, self.key, timeout=METRICS_TIMEOUT)
+        answer = sglang_http.ask(self.url, METRICS_TIMEOUT, self.key)
         now = time.monotonic()
         self.pause_s = max(self.period_s, min(RAREST_S, SHARE * (now - began)))
-        state = sglang_metrics.engine_state(text) if status == 200 else {}
+        state = sglang_metrics.engine_state(answer.text) if answer.status == 200 else {}
         if state:
             self.latest = (now, state)
             self.counted.append((now, state))
         elif not self.counted:
-            how = "holds nothing of SGLang" if status == 200 else f"does not answer ({said(status, text)})"
+            how = "holds nothing of SGLang" if answer.status == 200 else f"does not answer ({said(answer)})"
             self.why = f"engine: {self.url} {how}; it is there with `enable-metrics: true` in sglang_server_args"
         # A page may be without figures before the first batch; what is refused stays refused.
-        return status in (0, 200) or bool(self.counted)
+        return answer.status in (0, 200) or bool(self.counted)
 
     def now(self, at: float) -> dict[str, float]:
         t, state = self.latest
@@ -749,12 +736,12 @@ def await_ready(url: str, key: str, seconds: float, speaker: Speaker) -> str:
     """Wait for /health. Empty, or why the server is not ready; what will not change by itself ends it at once."""
     until = time.monotonic() + seconds
     while True:
-        status, why = fetch(f"{url}/health", key)
-        if status == 200:
+        answer = sglang_http.ask(f"{url}/health", HTTP_TIMEOUT, key)
+        if answer.status == 200:
             return ""
-        if 400 <= status < 500 or time.monotonic() >= until:
-            return said(status, why)
-        speaker.say(f"waits for {url}/health ({said(status, why)})")
+        if 400 <= answer.status < 500 or time.monotonic() >= until:
+            return said(answer)
+        speaker.say(f"waits for {url}/health ({said(answer)})")
         time.sleep(min(1.0, max(0.0, until - time.monotonic())))
 
 
@@ -835,8 +822,8 @@ def run(question: dict[str, Any], write: Callable[[str], None]) -> dict[str, Any
     flush = None
     if question["flush"]:
         # 0.5.9's client flushes without looking at the answer.
-        status, words = fetch(f"{url}/flush_cache", key, "POST")
-        flush = None if status == 200 else f"{url}/flush_cache answers {said(status, words) or 'nothing'}"
+        answer = sglang_http.ask(f"{url}/flush_cache", HTTP_TIMEOUT, key, method="POST")
+        flush = None if answer.status == 200 else f"{url}/flush_cache answers {said(answer)}"
     output = Output(os.path.join(question["folder"], "output.txt"))
     began, wall = time.monotonic(), datetime.datetime.now(datetime.timezone.utc)
     try:
@@ -857,8 +844,8 @@ def run(question: dict[str, Any], write: Callable[[str], None]) -> dict[str, Any
     }
     if watch:
         result.update(judged(question, watch, output, began, ended))
-    status, words = fetch(f"{url}/health", key)
-    return {**result, "unhealthy": "" if status == 200 else said(status, words)}
+    answer = sglang_http.ask(f"{url}/health", HTTP_TIMEOUT, key)
+    return {**result, "unhealthy": "" if answer.status == 200 else said(answer)}
 
 
 def judged(question: dict[str, Any], watch: Watch, output: Output, began: float, ended: float) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import http.server
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 import sglang_doctor as module
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils import sglang_rules
-from helpers import run_module
+from helpers import run_module, serving
 
 from action_plugins import sglang_doctor as action
 
@@ -30,7 +31,9 @@ def test_a_log_on_the_node_is_read_with_the_record_beside_it(
     folder.mkdir(parents=True)
     facts = {"profile": "glm52", "release": "/opt/sglang/releases/x", "sglang": "0.5.23", "url": ""}
     (folder / "000001.json").write_text("torn")
-    (folder / "000002.json").write_text(json.dumps({"at": "2026-11-29T00:00:00Z", "facts": facts}))
+    (folder / "000002.json").write_text(
+        json.dumps({"at": "2026-11-29T00:00:00Z", "facts": facts, "unit": "[Service]\n"})
+    )
     told = run_module(
         module,
         capsys,
@@ -49,6 +52,24 @@ def test_a_log_on_the_node_is_read_with_the_record_beside_it(
 def test_a_log_that_is_not_there_names_its_variable(capsys: pytest.CaptureFixture[str]) -> None:
     told = run_module(module, capsys, log="/nowhere/x.log")
     assert told["failed"] and "/nowhere/x.log" in told["msg"] and "sglang_doctor_node_log" in told["msg"]
+
+
+class Engine(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.wfile.write(
+            b"HTTP/1.0 200 OK\r\n\r\nsglang:num_running_reqs 3.0\n" if self.path == "/metrics" else b"no HTTP\n"
+        )
+
+    def log_message(self, *_args: Any) -> None:
+        pass
+
+
+def test_an_engine_is_asked_past_any_proxy_and_may_answer_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with serving(Engine) as url:
+        assert module.asked(url) == {"running": 3.0}
+        assert module.asked(f"{url}/other") == {}
+    assert module.asked(url) == {}
 
 
 def test_when_the_server_last_ended() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import sglang_status as module
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
-from ansible.module_utils import sglang_node
+from ansible.module_utils import sglang_http, sglang_node
 from helpers import run_module, serving
 
 from action_plugins import sglang_status as action
@@ -394,7 +394,7 @@ def test_a_server_is_asked_past_any_proxy(monkeypatch: pytest.MonkeyPatch) -> No
         assert module.look_at_answers(url)["said"] == "/health says 404"
         assert module.look_at_engine(url) == {}
     assert module.look_at_answers(url)["said"] in ("Connection refused", "Connection reset by peer")
-    assert module.look_at_answers("")["ok"] is False and module.get("nonsense", 1)[0] == 0
+    assert module.look_at_answers("")["ok"] is False and sglang_http.ask("nonsense", 1).status == 0
 
 
 def test_a_model_that_answers_under_another_name() -> None:
