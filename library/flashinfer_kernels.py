@@ -284,7 +284,6 @@ from ansible.module_utils.flashinfer_builder import Fault, sha256_of
 from ansible.module_utils.sglang_release_python import account, cards, identity, keep, recalled
 
 TIMEOUT = 300  # seconds for one question to the release, without a build
-TO_THE_END = 1e9
 FIRST_GIB = 10
 OTHER_GIB = 4  # measured: one cicc up to 10.3 GiB, 16 jobs up to 63
 RECORD = "flashinfer/data/aot/flashinfer_kernels.json"
@@ -759,7 +758,7 @@ class Kernels:
             self.begin(wanted)
             job = {"seconds": 0.0}
         left = max(0.0, self.params["timeout"] - job["seconds"])
-        job = sglang_job.wait(self.job, min(left, TO_THE_END if self.params["slice"] is None else self.params["slice"]))
+        job = sglang_job.wait(self.job, left if self.params["slice"] is None else min(left, self.params["slice"]))
         if not job:
             raise Fault(
                 "ended", f"The build could not be begun: {self.job} holds nothing of it.", "Look at the folder."

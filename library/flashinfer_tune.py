@@ -285,7 +285,6 @@ NOTHING: dict[str, Any] = {
     "verdict": "", "fallbacks": [],
 }  # fmt: skip
 LARGEST = 1 << 24  # bytes of a file that is taken from the program
-TO_THE_END = 1e9
 
 SPEC = {
     "python": {"type": "path", "required": True},
@@ -617,8 +616,8 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     if not mine:
         sglang_job.stop(work.job)
         begin(work, wanted, params, programs)
-    left = params["timeout"] - (job["seconds"] if mine else 0.0)
-    job = sglang_job.wait(work.job, max(0.0, min(left, TO_THE_END if params["slice"] is None else params["slice"])))
+    left = max(0.0, params["timeout"] - (job["seconds"] if mine else 0.0))
+    job = sglang_job.wait(work.job, left if params["slice"] is None else min(left, params["slice"]))
     if not job:
         raise Ended(f"The tuning program could not be begun: {work.job} holds nothing of it.")
     if job["running"] and job["seconds"] < params["timeout"]:

@@ -367,8 +367,6 @@ LAST_LINES = 20
 OUTPUT = 2**16
 # Fewer requests than so many times the places fill and empty them, and are never steady.
 STEADY = 3
-# Waiting without a slice: longer than any timeout.
-TO_THE_END = 30 * 86400.0
 # Of a gzip file, to be returned through Ansible.
 LARGEST = 24 * 2**20
 # A cache that answers more than this of random prompts is warm.
@@ -1150,7 +1148,7 @@ def run(module: AnsibleModule) -> Dict[str, Any]:
         )
     if not mine or not (params["attached"] or job["running"] or finished_well(job)):
         begin(module, work, wanted, content)
-    job = sglang_job.wait(work.job, TO_THE_END if params["slice"] is None else max(0.0, params["slice"]))
+    job = sglang_job.wait(work.job, params["slice"])
     if not job:
         raise Refused(f"The measurement could not be begun: {work.job} holds nothing of it.")
     if job["running"]:

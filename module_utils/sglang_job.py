@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -147,9 +148,9 @@ def look(folder: str) -> dict[str, Any]:
     }
 
 
-def wait(folder: str, seconds: float) -> dict[str, Any]:
-    """The job when it has ended, or when the time is over."""
-    until = time.monotonic() + seconds
+def wait(folder: str, seconds: float | None) -> dict[str, Any]:
+    """The job when it has ended, or when the time is over; without one, its end is waited for."""
+    until = math.inf if seconds is None else time.monotonic() + seconds
     while True:
         job = look(folder)
         if not job.get("running") or time.monotonic() >= until:
