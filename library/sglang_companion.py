@@ -353,8 +353,7 @@ def of_unit(process: Process, unit: str) -> bool:
 
 def owner(process: Process) -> str:
     """A process in words, with the unit that it belongs to."""
-    units = re.findall(r"[^/\n]+\.(?:service|scope)", process.cgroups)
-    return f"{process.name} (pid {process.pid}{', ' + units[-1] if units else ''})"
+    return f"{process.name} ({', '.join([f'pid {process.pid}', *process.units[-1:]])})"
 
 
 # --- files ----------------------------------------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ import subprocess
 import time
 from typing import Any
 
-from ansible.module_utils import sglang_evidence_log
+from ansible.module_utils import sglang_evidence_log, sglang_node
 from ansible.module_utils.basic import AnsibleModule
 
 SPEC = {
@@ -261,12 +261,10 @@ class Both:
 
 def present(unit: str) -> tuple[str, int]:
     """The InvocationID of a unit's present or last start, and when it began, in microseconds of the monotonic clock."""
-    command = ["systemctl", "show", "--property=InvocationID,LoadState,ExecMainStartTimestampMonotonic", unit]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = sglang_node.show(unit, ("InvocationID", "LoadState", "ExecMainStartTimestampMonotonic"))
     except OSError:
         raise EvidenceError("There is no systemd on the node. Name the server's log file (log).") from None
-    found = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
     if found.get("LoadState") in (None, "not-found"):
         raise EvidenceError(
             f"The node has no unit {unit}. Name the one that runs the server (unit), or its log file (log)."

@@ -626,11 +626,10 @@ class Waiter:
         )
 
     def finish_stranger(self, other: Process) -> None:
-        unit = other.cgroups.strip().rsplit("/", 1)[-1]
-        place = f", {unit}" if unit.endswith((".service", ".scope")) else ""
+        place = ", ".join([f"pid {other.pid}", *other.units[-1:]])
         self.fail(
             "other_listener",
-            f"port {port_of(self.url)} is not {self.name}'s: {other.name} (pid {other.pid}{place}) listens there and answers "
+            f"port {port_of(self.url)} is not {self.name}'s: {other.name} ({place}) listens there and answers "
             f"{self.url}. Stop that process, or give the server another port (sglang_server_port).",
         )
 

@@ -89,7 +89,6 @@ clock_within_s:
 
 import errno
 import json
-import re
 import socket
 import time
 
@@ -107,11 +106,6 @@ def interface_of(addresses: str, local: str) -> str:
         if any(one.get("local") == local for one in link.get("addr_info") or []):
             return str(link.get("ifname") or "")
     return ""
-
-
-def unit_of(cgroups: str) -> str:
-    services = re.findall(r"/([^/\n]+\.service)", cgroups)
-    return services[-1] if services else ""
 
 
 def refused(error: OSError) -> bool:
@@ -165,9 +159,8 @@ class Look:
     def owner(self) -> dict:
         """Who else holds the port: not the server itself, which does while it serves."""
         for process in listeners(self.port):
-            unit = unit_of(process.cgroups)
-            if unit != self.module.params["unit"]:
-                return {"pid": process.pid, "name": process.name, "unit": unit}
+            if self.module.params["unit"] not in process.units:
+                return {"pid": process.pid, "name": process.name, "unit": "".join(process.units[-1:])}
         return {}
 
     def reach(self, where: str) -> str:

@@ -391,9 +391,8 @@ def strangers(port: int, units: set[str]) -> list[str]:
     """Processes that listen on a port and are of none of these units."""
     found = []
     for process in listeners(port):
-        services = re.findall(r"/([^/\n]+\.service)", process.cgroups)
-        if not units.intersection(services):
-            of = f" of {services[-1]}" if services else ""
+        if not units.intersection(process.units):
+            of = f" of {process.units[-1]}" if process.units else ""
             found.append(f"process {process.pid} ({process.name}){of}")
     return found
 

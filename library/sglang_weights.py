@@ -195,7 +195,7 @@ import sys
 import time
 from typing import Any, Dict, List
 
-from ansible.module_utils import sglang_job, sglang_weights
+from ansible.module_utils import sglang_job, sglang_node, sglang_weights
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sglang_ports import listeners
 from ansible.module_utils.sglang_weights import Fault
@@ -227,11 +227,9 @@ SPEC: Dict[str, Any] = {
     "slice": {"type": "float"},
     "attached": {"type": "bool", "default": False},
 }
-RUN = "/run/sglang"
 # Seconds: that a daemon has to listen; that one whose transfer was forgotten lives at the most.
 PATIENCE = 15.0
 LONGEST = 7 * 86400
-FOREVER = 10.0 * 86400
 # What a client of the hub would take from whoever runs it: tokens, caches, and that it must not ask.
 FOREIGN = (
     "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_ENABLE_HF_TRANSFER",
@@ -348,7 +346,7 @@ class Weights:
             raise Fault(f"Another job is at {self.path} ({text}). Let it end, or end it: its folder is {self.work}.")
         if not attached and not job.get("running"):
             self.begin(question, wanted, python)
-        job = sglang_job.wait(self.work, FOREVER if self.params["slice"] is None else self.params["slice"])
+        job = sglang_job.wait(self.work, self.params["slice"])
         if job.get("running"):
             self.result.update(unfinished=True, progress=job["progress"])
             return {}
@@ -463,7 +461,7 @@ class Weights:
             raise Fault(
                 f"Its port {params['port']} is held by {there[0].name} ({there[0].pid}). Set sglang_model_peer_port."
             )
-        folder = os.path.join(RUN, f"weights-{params['port']}")
+        folder = os.path.join(sglang_node.RUN, f"weights-{params['port']}")
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
         conf = sglang_weights.DAEMON.format(
@@ -493,8 +491,7 @@ class Weights:
 
     def whose(self, unit: str) -> str:
         """Description of a unit that is there; empty where it is not."""
-        shown = run(["systemctl", "show", "-p", "ActiveState,Description", f"{unit}.service"]).stdout
-        told = dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+        told = sglang_node.show(f"{unit}.service", ("ActiveState", "Description"))
         return told.get("Description", "") if told.get("ActiveState") in ("active", "activating") else ""
 
     def ours(self, whose: str) -> bool:
@@ -503,7 +500,7 @@ class Weights:
     def stop(self, unit: str) -> None:
         run(["systemctl", "stop", f"{unit}.service"])
         run(["systemctl", "reset-failed", f"{unit}.service"])
-        shutil.rmtree(os.path.join(RUN, f"weights-{self.params['port']}"), ignore_errors=True)
+        shutil.rmtree(os.path.join(sglang_node.RUN, f"weights-{self.params['port']}"), ignore_errors=True)
 
     def stopped(self) -> None:
         unit = unit_of(self.params["port"])

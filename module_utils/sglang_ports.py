@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import List, NamedTuple, Set, Tuple
 
 
@@ -11,6 +12,11 @@ class Process(NamedTuple):
     name: str
     cgroups: str
     ancestors: Tuple[int, ...]
+
+    @property
+    def units(self) -> List[str]:
+        """Services and scopes of systemd that it belongs to, its own last."""
+        return re.findall(r"/([^/\n]+\.(?:service|scope))", self.cgroups)
 
 
 def listening_inodes(table: str, port: int) -> Set[str]:

@@ -133,8 +133,9 @@ def test_strangers_are_processes_of_no_unit_that_is_named(monkeypatch: pytest.Mo
         Process(3, "nginx", "0::/system.slice/nginx.service\n", ()),
     ]
     monkeypatch.setattr(module, "listeners", lambda port: held)
-    assert module.strangers(1, {"sglang.service"}) == ["process 2 (python3)", "process 3 (nginx) of nginx.service"]
-    assert module.strangers(1, {"sglang.service", "nginx.service"}) == ["process 2 (python3)"]
+    login = "process 2 (python3) of session-1.scope"
+    assert module.strangers(1, {"sglang.service"}) == [login, "process 3 (nginx) of nginx.service"]
+    assert module.strangers(1, {"sglang.service", "nginx.service"}) == [login]
 
 
 def test_systemctl_show_of_three_units() -> None:
