@@ -365,7 +365,7 @@ from typing import Any
 
 from ansible.module_utils import flashinfer_probe
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sglang_release_python import account, cards, identity, keep, recalled
+from ansible.module_utils.sglang_release_python import account, cards, identity, keep, placed, recalled
 
 TIMEOUT = 300
 SHOWN = 65536
@@ -1221,14 +1221,10 @@ class Release:
     def ask(self, question: str) -> dict:
         # Not below the module's own folder, which the server's user cannot enter.
         with tempfile.TemporaryDirectory(prefix="flashinfer-tuning-") as scratch:
-            program, home = os.path.join(scratch, "flashinfer_probe.py"), os.path.join(scratch, "home")
-            with open(program, "w", encoding="utf-8") as stream:
-                stream.write(inspect.getsource(flashinfer_probe))
-            os.mkdir(home)
             become = identity(self.user)
+            program, home = placed(flashinfer_probe, scratch, become), os.path.join(scratch, "home")
+            os.mkdir(home)
             if become:
-                os.chmod(scratch, 0o755)
-                os.chmod(program, 0o644)
                 os.chown(home, become["user"], become["group"])
             own = {
                 "PATH": os.environ.get("PATH", "/usr/bin:/bin"),

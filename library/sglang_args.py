@@ -174,7 +174,7 @@ import time
 from ansible.module_utils import sglang_parser
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sglang_options import OptionsError, by_name, nearest, option, words
-from ansible.module_utils.sglang_release_python import account, identity, keep, recalled
+from ansible.module_utils.sglang_release_python import account, identity, keep, placed, recalled
 
 TIMEOUT = 300
 
@@ -222,18 +222,12 @@ def refusal(error: dict, args: dict, options: list[dict]) -> str:
 
 def ask(python: str, question: str, environment: dict, user: pwd.struct_passwd | None, tmpdir: str) -> dict:
     """The answer of the program that module_utils/sglang_parser.py is, run by the release's Python."""
-    program = os.path.join(tmpdir, "sglang_parser.py")
-    with open(program, "w", encoding="utf-8") as stream:
-        stream.write(inspect.getsource(sglang_parser))
     who = identity(user)
-    if user and who:
-        os.chmod(tmpdir, 0o755)
-        os.chmod(program, 0o644)
+    program, home = placed(sglang_parser, tmpdir, who), tmpdir
+    if who:
         home = os.path.join(tmpdir, "home")
-        os.makedirs(home, exist_ok=True)
-        os.chown(home, user.pw_uid, user.pw_gid)
-    else:
-        home = tmpdir
+        os.mkdir(home)
+        os.chown(home, who["user"], who["group"])
     own = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": home, "TMPDIR": home, "HF_HUB_OFFLINE": "1"}
     given = {name: str(value) for name, value in environment.items()}
     if "SGLANG_CACHE_DIR" in given:  # the server's, and not there yet; a release writes into it when it is imported

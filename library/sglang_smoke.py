@@ -175,7 +175,6 @@ seconds:
   returned: always
 """
 
-import inspect
 import json
 import os
 import pwd
@@ -185,7 +184,7 @@ import tempfile
 
 from ansible.module_utils import sglang_probe
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sglang_release_python import account, identity
+from ansible.module_utils.sglang_release_python import account, identity, placed
 
 # How much longer than its own limit the probe may take: to ask /health whether the server hangs, and to start.
 GRACE = 60
@@ -251,13 +250,8 @@ def probe(python: str, question: str, limit: float, user: pwd.struct_passwd | No
 
     Isolated (-I): what the server's environment or the present folder would add to it is none of its business.
     """
-    program = os.path.join(folder, "sglang_probe.py")
-    with open(program, "w", encoding="utf-8") as stream:
-        stream.write(inspect.getsource(sglang_probe))
     who = identity(user)
-    if who:
-        os.chmod(folder, 0o755)
-        os.chmod(program, 0o644)
+    program = placed(sglang_probe, folder, who)
     try:
         done = subprocess.run(
             [python, "-I", "-B", program],

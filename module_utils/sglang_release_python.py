@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import inspect
 import json
 import os
 import pwd
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 KEPT = 4
@@ -36,6 +38,17 @@ def account(*names: str) -> pwd.struct_passwd | None:
 def identity(user: pwd.struct_passwd | None) -> dict[str, Any]:
     """What subprocess.run needs to become this user; nothing where that is not to be had."""
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user and os.geteuid() == 0 else {}
+
+
+def placed(program: ModuleType, folder: str, who: dict[str, Any]) -> str:
+    """A program of module_utils as a file in a folder of its own, open to whom it is run as."""
+    path = os.path.join(folder, program.__name__.rpartition(".")[2] + ".py")
+    with open(path, "w", encoding="utf-8") as stream:
+        stream.write(inspect.getsource(program))
+    if who:
+        os.chmod(folder, 0o755)
+        os.chmod(path, 0o644)
+    return path
 
 
 def cards() -> list[str]:
