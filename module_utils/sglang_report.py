@@ -958,6 +958,13 @@ def between(entry: dict[str, Any], place: int, separator: str = "") -> str:
     return ranged(Stat(entry["medians"][place], low, high, entry["n"][place]), separator)
 
 
+def differing(c: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Differences under their headings: those that somebody set, and those that followed by themselves."""
+    heads = (("Set differently", True), ("Different without being set", False))
+    parts = [(head, [entry for entry in c["differences"] if bool(entry["set"]) == is_set]) for head, is_set in heads]
+    return [(head, found) for head, found in parts if found]
+
+
 def sides(entry: dict[str, Any]) -> str:
     """What each run has, by its letter."""
     return "; ".join(f"{letter(place)} {plain(value)}" for place, value in enumerate(entry["values"]))
@@ -973,10 +980,8 @@ def comparison_text(c: dict[str, Any], width: int = 80) -> str:
     lines.append("")
     for sentence in c["summary"]:
         lines += wrapped(plain(sentence), width)
-    for head, wanted in (("Set differently", True), ("Different without being set", False)):
-        found = [entry for entry in c["differences"] if bool(entry["set"]) == wanted]
-        if found:
-            lines += ["", f"{head}:"]
+    for head, found in differing(c):
+        lines += ["", f"{head}:"]
         for entry in found:
             lines += wrapped(f"{plain(entry['name'])} ({entry['group']}): {sides(entry)}", width, "  ", "    ")
     folded = c.get("defaults") or {}
@@ -1073,8 +1078,7 @@ def comparison_page(c: dict[str, Any], runs: Sequence[dict[str, Any]]) -> str:
         c=c,
         title=" and ".join(plain(run["name"]) for run in c["runs"]) if len(c["runs"]) < 3 else f"{len(c['runs'])} runs compared",
         charts=charts(runs, letters),
-        differences=[(head, found) for head, wanted in (("Set differently", True), ("Different without being set", False))
-                     if (found := [entry for entry in c["differences"] if bool(entry["set"]) == wanted])],
+        differences=differing(c),
         rungs=list(zip(load_names(c["rungs"]), c["rungs"], strict=True)),
         between=between,
         times=times,
