@@ -13,6 +13,7 @@ from typing import Any
 
 import ansible.module_utils
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -184,7 +185,8 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
         task_vars, args = task_vars or {}, dict(self._task.args)
-        own = {key: args.pop(key, None) for key in ("bundle", "report", "src", "also")}
+        own = {key: args.pop(key, None) for key in ("bundle", "src", "also")}
+        shown = boolean(args.pop("report", True))
         try:
             rules = sglang_rules.load(str(ROOT / "rules"))
         except (sglang_rules.RulesError, OSError) as error:
@@ -218,7 +220,7 @@ class ActionModule(ActionBase):
         explained = any(found["kind"] == "cause" and not found["earlier"] for found in told["findings"])
         told["unexplained"] = {} if explained else sglang_diagnose.unexplained(told["log"], rules)
         lines = report(told, host, name) + also_lines(own["also"] or [])
-        if own["report"] is not False and str(own["report"]).lower() not in ("false", "no"):
+        if shown:
             self._display.display("\n".join(lines))
         if own["bundle"]:
             self._pack(str(own["bundle"]), told, lines, [host, str(task_vars.get("ansible_host", ""))])

@@ -10,15 +10,12 @@ from typing import Any
 import ansible.module_utils
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(str(ROOT / "module_utils"))
 
 from ansible.module_utils import sglang_transfer
-
-display = Display()
 
 
 def listing(folder: Path) -> list[dict[str, Any]]:
@@ -61,7 +58,7 @@ class ActionModule(ActionBase):
         lacking = [wheel for wheel in wheels if wheel["name"] in set(answer["missing"])]
         host, total, done = (task_vars or {})["inventory_hostname"], sum(wheel["size"] for wheel in lacking), 0
         for batch in sglang_transfer.batches(lacking, "size"):
-            display.display(f"{host}: {done >> 20} of {total >> 20} MB of wheels sent")
+            self._display.display(f"{host}: {done >> 20} of {total >> 20} MB of wheels sent")
             sent = self._make_tmp_path()
             try:
                 for wheel in batch:

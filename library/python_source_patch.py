@@ -502,7 +502,8 @@ class Parser:
         try:
             return outline(text, self.lists_in)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            said = describe_syntax(error, f"Python {sys.version_info[0]}.{sys.version_info[1]}")
+            line, message = getattr(error, "lineno", None), getattr(error, "msg", None) or str(error)
+            said = unparsed(*sys.version_info[:2], message, line)
             return (
                 said
                 if self.python
@@ -535,14 +536,12 @@ class Parser:
             ) from error
         if isinstance(found, dict):
             return found
-        line, text = found
-        return f"Python {major}.{minor} cannot parse it: {text}" + (f" (line {line})" if line else "")
+        line, message = found
+        return unparsed(major, minor, message, line)
 
 
-def describe_syntax(error: BaseException, who: str) -> str:
-    line = getattr(error, "lineno", None)
-    text = getattr(error, "msg", None) or str(error)
-    return f"{who} cannot parse it: {text}" + (f" (line {line})" if line else "")
+def unparsed(major: int, minor: int, message: str, line: int | None) -> str:
+    return f"Python {major}.{minor} cannot parse it: {message}" + (f" (line {line})" if line else "")
 
 
 @dataclass(frozen=True)

@@ -286,7 +286,6 @@ stopped:
 """
 
 import base64
-import datetime
 import gzip
 import hashlib
 import inspect
@@ -304,6 +303,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 from ansible.module_utils import sglang_bencher, sglang_http, sglang_job, sglang_metrics, sglang_options, sglang_ports
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sglang_log import last_error, shorten
+from ansible.module_utils.sglang_node import now
 
 SPEC: Dict[str, Any] = {
     "python": {"type": "path"},
@@ -907,11 +907,11 @@ def question(
     params: Dict[str, Any], command: List[str], work: str, result: str, data: Optional[Dataset]
 ) -> Dict[str, Any]:
     """What the program is asked (sglang_bencher), with what another run may want to know of it."""
-    drawn = (params["output_len"] or 0) * (1 + params["range_ratio"]) / 2 or None
+    mean_output = (params["output_len"] or 0) * (1 + params["range_ratio"]) / 2 or None
     arrivals = params["request_rate"] or params["dataset"] == "trace"
     return {
         "what": describe(params),
-        "began": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "began": now(),
         "trace_tokens": data.input_tokens if data else None,
         "command": command,
         "folder": work,
@@ -921,7 +921,7 @@ def question(
         "ready_timeout": params["ready_timeout"],
         "flush": params["flush_cache"],
         "prompts": params["prompts"],
-        "output_len": data.output_len if data else drawn,
+        "output_len": data.output_len if data else mean_output,
         "telemetry": params["telemetry"],
         "period_s": params["telemetry_period_s"],
         "gpus": ",".join(str(index) for index in params["gpus"]) or visible(params["environment"]),

@@ -539,10 +539,7 @@ class Companion:
             changed=bool(reasons),
             reasons=reasons,
             restarted=bool(running),
-            diff=[
-                header(path, shown(path, look(path).text, path in self.params["secrets"]), "")
-                for path in units.values()
-            ],
+            diff=[header(path, look(path).text or "", "") for path in units.values()],
         )
         if self.module.check_mode:
             return

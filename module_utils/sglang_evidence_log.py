@@ -1354,13 +1354,9 @@ def _base(path: str) -> str:
 def _closed(text: str) -> str:
     """A reason without the bracket that it stood in."""
     text = text.strip(" .")
-    return (
-        text + ")"
-        if text.count("(") > text.count(")")
-        else text.rstrip(")")
-        if ")" in text and "(" not in text
-        else text
-    )
+    if text.count("(") > text.count(")"):
+        return text + ")"
+    return text if "(" in text else text.rstrip(")")
 
 
 def _many(count: int, name: str) -> str:
