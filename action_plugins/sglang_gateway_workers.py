@@ -25,7 +25,7 @@ Worker = dict[str, Any]
 def release_of(stack: str, root: Path) -> str:
     """The version of SGLang that a stack brings; empty where it is not one of this project's."""
     file = root / "stacks" / stack / "stack.yml"
-    return str(yaml_load(file.read_text()).get("sglang") or "") if stack and file.is_file() else ""
+    return str(yaml_load(file.read_text(encoding="utf-8")).get("sglang") or "") if stack and file.is_file() else ""
 
 
 def address_problem(worker: Worker) -> str:

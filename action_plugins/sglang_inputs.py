@@ -30,16 +30,16 @@ def options(root: Path) -> dict[str, dict[str, Any]]:
     """All inputs of all roles, with their specs."""
     found: dict[str, dict[str, Any]] = {}
     for specs in root.glob("roles/*/meta/argument_specs.yml"):
-        for entry in yaml_load(specs.read_text())["argument_specs"].values():
+        for entry in yaml_load(specs.read_text(encoding="utf-8"))["argument_specs"].values():
             found.update(entry.get("options") or {})
     return found
 
 
 def known_variables(root: Path) -> set[str]:
     """All inputs of all roles, what roles hand to each other, and the playbooks' own variables."""
-    names = set(options(root)) | set(yaml_load((root / "playbooks/vars/names.yml").read_text()))
+    names = set(options(root)) | set(yaml_load((root / "playbooks/vars/names.yml").read_text(encoding="utf-8")))
     for computed in root.glob("roles/*/vars/main.yml"):
-        names |= set(yaml_load(computed.read_text()))
+        names |= set(yaml_load(computed.read_text(encoding="utf-8")))
     return names
 
 
@@ -52,14 +52,14 @@ def named_alone(profile: str, groups: list[str], variables: dict[str, Any], root
     path = root / "group_vars" / f"{profile}.yml"
     if profile in groups or not path.is_file():
         return ""
-    if variables.get(TELLING) == yaml_load(path.read_text()).get(TELLING):
+    if variables.get(TELLING) == yaml_load(path.read_text(encoding="utf-8")).get(TELLING):
         return ""
     return f"sglang_profile says '{profile}', but its file is not in force ({TELLING} is another's). Pass it whole: -e @{path}"
 
 
 def wiring(root: Path) -> dict[str, Any]:
     """What roles hand to each other in group_vars/gpu_nodes.yml, nobody's input: templates of what tasks have yet to find out."""
-    told = yaml_load((root / "group_vars/gpu_nodes.yml").read_text()) or {}
+    told = yaml_load((root / "group_vars/gpu_nodes.yml").read_text(encoding="utf-8")) or {}
     return {name: value for name, value in told.items() if "{{" in str(value)}
 
 

@@ -179,7 +179,11 @@ class ActionModule(ActionBase):
         if not own.get("resume", True):
             return None
         found = sglang_results.broken(parent, sglang_results.fingerprint(run, own["loads"]), time.time())
-        if found and own.get("seed") and json.loads((found / "run.json").read_text())["seed"] != int(own["seed"]):
+        if (
+            found
+            and own.get("seed")
+            and json.loads((found / "run.json").read_text(encoding="utf-8"))["seed"] != int(own["seed"])
+        ):
             return None
         return found
 

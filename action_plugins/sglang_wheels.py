@@ -23,7 +23,7 @@ def listing(folder: Path) -> list[dict[str, Any]]:
     known: dict[str, dict[str, Any]] = {}
     index = folder / "wheelhouse.json"
     if index.is_file():
-        known = {entry["name"]: entry for entry in json.loads(index.read_text())["files"]}
+        known = {entry["name"]: entry for entry in json.loads(index.read_text(encoding="utf-8"))["files"]}
     wheels = []
     for path in sorted(folder.glob("*.whl")):
         size = path.stat().st_size

@@ -58,7 +58,7 @@ def held(folder: Path, patience: float = 30.0) -> Iterator[None]:
     A run that was killed lets go of it within seconds, `patience` at most. RuntimeError when another one has it.
     """
     path = folder / ".lock"
-    with path.open("w") as stream:
+    with path.open("w", encoding="utf-8") as stream:
         until = time.monotonic() + patience
         while True:
             try:

@@ -382,15 +382,15 @@ def options_of(release: str) -> dict[str, Any]:
     """Every option of a release by its field, with its default, from the stacks; empty for a release that no stack has."""
     for stack in sorted((ROOT / "stacks").glob("*/stack.yml")):
         file = stack.with_name("options.json")
-        if str(yaml_load(stack.read_text()).get("sglang")) == release and file.is_file():
-            return {entry["dest"]: entry for entry in json.loads(file.read_text())}
+        if str(yaml_load(stack.read_text(encoding="utf-8")).get("sglang")) == release and file.is_file():
+            return {entry["dest"]: entry for entry in json.loads(file.read_text(encoding="utf-8"))}
     return {}
 
 
 @functools.cache
 def newest_names() -> dict[str, str]:
     """Fields that were renamed, to their newest name. An option that takes other values than before is another one."""
-    entries = yaml_load((ROOT / "stacks/renames.yml").read_text())
+    entries = yaml_load((ROOT / "stacks/renames.yml").read_text(encoding="utf-8"))
     plain = [entry["names"] for entry in entries if not entry.get("note")]
     return {old.replace("-", "_"): names[0].replace("-", "_") for names in plain for old in names[1:]}
 
