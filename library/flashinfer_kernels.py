@@ -1,6 +1,6 @@
 #!/usr/bin/python
-# Copyright: sglang-rtxpro contributors
-# SPDX-License-Identifier: Apache-2.0
+# Copyright: (c) 2026, the sglang-rtxpro authors
+# Apache License 2.0 (see LICENSE)
 """FlashInfer's kernels compiled ahead of time, and put where a release's FlashInfer looks before it compiles."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 #!/usr/bin/python
-# Copyright: sglang-rtxpro contributors
-# SPDX-License-Identifier: Apache-2.0
+# Copyright: (c) 2026, the sglang-rtxpro authors
+# Apache License 2.0 (see LICENSE)
 """Tuned kernels made offline: FlashInfer's own autotuner over a profile's shapes, measured without and with what it found."""
 
 from __future__ import annotations

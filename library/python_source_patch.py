@@ -1,6 +1,6 @@
 #!/usr/bin/python
-# Copyright: sglang-rtxpro contributors
-# SPDX-License-Identifier: Apache-2.0
+# Copyright: (c) 2026, the sglang-rtxpro authors
+# Apache License 2.0 (see LICENSE)
 """Patch the source of an installed Python package as declared, proved, reversible state."""
 
 from __future__ import annotations

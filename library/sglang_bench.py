@@ -1,4 +1,6 @@
 #!/usr/bin/python
+# Copyright: (c) 2026, the sglang-rtxpro authors
+# Apache License 2.0 (see LICENSE)
 """Put one load on an SGLang server with the engine's own client, and return what it measured."""
 
 from __future__ import annotations

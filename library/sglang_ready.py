@@ -1,4 +1,6 @@
 #!/usr/bin/python
+# Copyright: (c) 2026, the sglang-rtxpro authors
+# Apache License 2.0 (see LICENSE)
 """Wait until an SGLang server answers, by the stages of its start; end at once when it dies."""
 
 from __future__ import annotations

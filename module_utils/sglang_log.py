@@ -1,3 +1,5 @@
+# Copyright: (c) 2026, the sglang-rtxpro authors
+# Apache License 2.0 (see LICENSE)
 """Read what an SGLang server logs: the stages of its start, and the error it died of.
 
 The one place that knows SGLang's log lines. Pure and streaming: every function takes an iterable of lines and keeps a

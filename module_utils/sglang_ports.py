@@ -1,3 +1,5 @@
+# Copyright: (c) 2026, the sglang-rtxpro authors
+# Apache License 2.0 (see LICENSE)
 """Who listens on a TCP port of this host, from /proc."""
 
 from __future__ import annotations
