@@ -26,9 +26,10 @@ LINE = 2000
 CLOSELY = 200
 # The end of a log, in which its last error and its last words are looked for.
 TAIL = 1 << 20
-KINDS = ["cause", "consequence", "slow", "benign"]
-SEVERITIES = ["error", "warning", "note"]
-CONFIDENCES = ["measured", "code", "reported", "derived"]
+# The words of rules, the first weighs most.
+KINDS = ("cause", "consequence", "slow", "benign")
+SEVERITIES = ("error", "warning", "note")
+CONFIDENCES = ("measured", "code", "reported", "derived")
 # A line that begins a new start of a server: systemd's, or the engine's first one.
 STARTS = [b"systemd[1]: Starting ", b"systemd[1]: Started ", b"server_args="]
 STAGE_TEXTS = [

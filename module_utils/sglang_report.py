@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from . import sglang_results, sglang_runs
 from .sglang_charts import CAPTIONS, LIGHT, Chart, chart_names, charts, metric, split, watched
+from .sglang_diagnose import SEVERITIES
 from .sglang_rungs import (
     OUTPUT,
     TOTAL,
@@ -122,9 +123,6 @@ def gathered(found: Iterable[tuple[Place, Note]], every: int, same: Callable[[No
     for place, note in found:
         kept.setdefault(same(note), []).append((place, note))
     return [group[0][1]._replace(where=several([place for place, _ in group], every)) for group in kept.values()]
-
-
-SEVERITIES = ("error", "warning", "note")
 
 
 def findings(ladder: Sequence[Row]) -> list[tuple[str, Note]]:
@@ -795,7 +793,7 @@ def power_table(ladder: Sequence[Row]) -> list[Column]:
             column("Engine", "running", "requests running, mean", "engine", "running", "mean"),
             column("Engine", "queued", "requests queued, mean", "engine", "queued", "mean"),
             shares("Engine", "KV peak", "KV cache in use, highest", "engine", "token_usage", "peak"),
-            column("Engine", "taken back", "requests taken back for want of KV cache", "engine", "retracted"),
+            column("Engine", "retracted", "requests retracted for want of KV cache", "engine", "retracted"),
         ]
     )
 

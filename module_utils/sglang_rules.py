@@ -14,11 +14,11 @@ import os
 import re
 from typing import Any, Callable, Dict, List, Tuple
 
+from .sglang_diagnose import CONFIDENCES, KINDS, SEVERITIES
+
 Rule = Dict[str, Any]
 Finding = Dict[str, Any]
 
-SEVERITIES = ("error", "warning", "note")
-CONFIDENCES = ("measured", "code", "reported", "derived")
 REQUIRED = ("id", "severity", "cause", "remedy", "sources", "confidence")
 OPTIONAL = ("when", "signature")  # one of them at least; `signature` is the doctor's
 NAMES = (
@@ -29,7 +29,7 @@ NAMES = (
 LOG_NAMES = ("match", "line", "stage", "rank", "args", "sglang")
 SIGNATURE: Dict[str, Any] = {
     **{"find": list, "match": str, "unless": str, "source": ("log", "kernel")},
-    **{"kind": ("cause", "consequence", "slow", "benign"), "stage": list, "last": bool, "times": int, "sglang": str},
+    **{"kind": KINDS, "stage": list, "last": bool, "times": int, "sglang": str},
     **{"cause": str, "remedy": str},
 }
 OPERATORS: Dict[str, Callable[[Any, Any], bool]] = {
