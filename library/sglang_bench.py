@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
+---
 module: sglang_bench
 short_description: Measure an SGLang server with the engine's own bench_serving
+version_added: "0.1.0"
 description:
   - Runs one load with the benchmark client of an installed release, C(sglang.benchmark.serving) where the release has it,
     C(sglang.bench_serving) before, and returns its figures under names that do not depend on the version.
@@ -136,9 +138,11 @@ options:
     type: bool
     default: false
 notes:
-  - Check mode measures nothing.
   - Unless O(stop) is set, O(python), O(url), O(model), O(concurrency) and O(prompts) are needed.
 author: ["sglang-rtxpro authors (!UNKNOWN)"]
+attributes:
+  check_mode: {support: full, description: Measures nothing., details: []}
+  diff_mode: {support: none, description: Results are returned., details: []}
 """
 
 EXAMPLES = r"""
@@ -214,13 +218,13 @@ metrics:
       description: What of it neither the common beginning of all texts nor chance explains, so that the cache was warm.
       type: float
     ttft_ms:
-      description: Time to the first token.
+      description: Time to the first token (TTFT).
       type: dict
     tpot_ms:
-      description: Time a token after the first, by request.
+      description: Time per output token (TPOT), a request's time after its first token over the tokens after it.
       type: dict
     itl_ms:
-      description: Time between two tokens.
+      description: Inter-token latency (ITL), the time between two pieces of a stream, over all pieces of all requests.
       type: dict
     e2e_ms:
       description: Time from request to last token.

@@ -21,6 +21,13 @@ options:
     description: Whether the host needs a profile. A server that somebody else runs has none.
     type: bool
     default: true
+  replica:
+    description:
+      - What the playbook does with a replica, which is several nodes that serve one model. V(whole) works on all of its hosts and
+        refuses a run that leaves one out, V(head) works on its head alone, V(none) works on none and refuses it, V(any) looks only.
+    type: str
+    choices: [whole, head, none, any]
+    default: whole
 author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Reads only., details: []}

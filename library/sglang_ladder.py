@@ -48,7 +48,6 @@ options:
 notes:
   - A load's C(file) is a path on the controller. It is sent to the node for the time of the ladder.
   - Everything else is handed to sglang_bench as it is (C(python), C(url), C(model), C(environment) …).
-  - Check mode measures nothing.
 author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Measures nothing., details: []}

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
+---
 module: sglang_ready
 short_description: Wait until an SGLang server answers, stage by stage
+version_added: "0.1.0"
 description:
   - Watches a server's C(/health), its systemd unit and the unit's own journal, and returns when the model answers.
   - Ends at once, with the server's own error, when the unit dies or restarts while it is being waited for.
@@ -53,9 +55,11 @@ options:
     description: For the action plugin. What the slice before returned as RV(resume).
     type: dict
 notes:
-  - Check mode waits for nothing.
   - Reading another user's journal and sockets needs root. Without it, stages may be missing and the port's owner is not checked.
 author: ["sglang-rtxpro authors (!UNKNOWN)"]
+attributes:
+  check_mode: {support: full, description: Waits for nothing., details: []}
+  diff_mode: {support: none, description: Changes nothing., details: []}
 """
 
 EXAMPLES = r"""
