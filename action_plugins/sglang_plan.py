@@ -268,7 +268,7 @@ def python_problems(node: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tu
         yield (
             "error",
             f"The node has Python {' and '.join(found) or 'nowhere on its PATH'}; {wanted['stack']} is locked for "
-            f"{' and '.join(wanted['locked'])}. Install python{wanted['python']} on the node (docs/operating.md, A node's Python), "
+            f"{' and '.join(wanted['locked'])}. Install python{wanted['python']} on the node (docs/operating.md, What a node needs), "
             "or choose a lock for another with sglang_env_python_version.",
         )
 
