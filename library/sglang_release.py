@@ -158,6 +158,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 MARK = "incomplete"
 RECORD = "release.json"
+LOCK_SECONDS, POLL_SECONDS = 3600, 0.5  # a CUDA release is 11 GB from an index
 
 
 class ReleaseError(Exception):
@@ -466,14 +467,26 @@ def seal(path: str, before: str, watch: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def lock(path: str, take: bool) -> Iterator[None]:
-    """One build at a time in the folder of the releases."""
+def lock(module: AnsibleModule, take: bool) -> Iterator[None]:
+    """One build at a time in the folder of the releases. Another one is waited for as long as a build may take."""
     if not take:
         yield
         return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(os.path.join(os.path.dirname(path), ".lock"), "w", encoding="utf-8") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+    folder, until = os.path.dirname(module.params["path"]), time.monotonic() + LOCK_SECONDS
+    os.makedirs(folder, exist_ok=True)
+    name = os.path.join(folder, ".lock")
+    with open(name, "w", encoding="utf-8") as stream:
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    module.fail_json(
+                        msg=f"Another build held {name} for {LOCK_SECONDS} s. Let it end and run again; if it hangs, "
+                        f"`fuser {name}` on the node names the process to end."
+                    )
+                time.sleep(POLL_SECONDS)
         yield
 
 
@@ -502,7 +515,7 @@ def main() -> None:
     os.umask(0o022)  # the server's user must be able to run what is made here
     state, changed = module.params["state"], False
     # Two servers on one node may want the same release at the same time: one builds, the other finds it built.
-    with lock(module.params["path"], take=state != "inspected" and not module.check_mode):
+    with lock(module, take=state != "inspected" and not module.check_mode):
         path = current(module.params["path"])
         before = status(path)
         try:

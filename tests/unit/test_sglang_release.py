@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,14 @@ def test_links_that_linkers_look_for(tmp_path: Path) -> None:
     assert (tmp_path / "lib64/libcudart.so").resolve() == tmp_path / "lib/libcudart.so.13"
     with pytest.raises(module.ReleaseError, match=r"libnvrtc.so.13, which the stack did not install. Correct `links`"):
         module.link(str(tmp_path / "lib/libnvrtc.so"), "libnvrtc.so.13")
+
+
+def test_a_build_that_hangs_is_waited_for_and_then_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOCK_SECONDS", 0)
+    monkeypatch.setattr(module, "POLL_SECONDS", 0)
+    with (tmp_path / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        told = run_module(module, capsys, path=str(tmp_path / "stack-0123"), state="sealed")
+    assert told["failed"] and f"Another build held {tmp_path}/.lock" in told["msg"] and "fuser" in told["msg"]
