@@ -268,8 +268,8 @@ def python_problems(node: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tu
         yield (
             "error",
             f"The node has Python {' and '.join(found) or 'nowhere on its PATH'}; {wanted['stack']} is locked for "
-            f"{' and '.join(wanted['locked'])}. Install python{wanted['python']} on the node (docs/operating.md, What a node needs), "
-            "or choose a lock for another with sglang_env_python_version.",
+            f"{' and '.join(wanted['locked'])}. Install python{wanted['python']} on the node (docs/operating.md, What a node "
+            "needs), or choose a lock for another with sglang_env_python_version.",
         )
 
 
@@ -468,10 +468,10 @@ def page(plan: dict[str, Any]) -> list[str]:
     return lines
 
 
-def node_text(node: dict[str, Any], unreachable: str) -> list[str]:
+def node_text(node: dict[str, Any], unreached: str) -> list[str]:
     """What was seen of the node, in a few lines."""
     if not node:
-        return [f"No node was looked at: {unreachable or 'none was asked'}. What depends on it is not judged."]
+        return [f"No node was looked at: {unreached or 'none was asked'}. What depends on it is not judged."]
     counts: dict[str, int] = {}
     for gpu in node["gpus"]:
         counts[gpu["name"]] = counts.get(gpu["name"], 0) + 1
@@ -920,10 +920,10 @@ class ActionModule(ActionBase):
         raw, asked = task_vars or {}, self._task.args
         variables = {name: self._templar.template(raw[name]) if name in raw else None for name in VARIABLES}
         node = asked.get("node") or {}
-        unreachable = str(node.get("msg", "")) if node.get("unreachable") else ""
+        unreached = str(node.get("unreached", ""))
         try:
             answer = {} if (asked.get("answer") or {}).get("skipped") else asked.get("answer") or {}
-            plan = judge(raw, variables, {} if unreachable else node, answer)
+            plan = judge(raw, variables, {} if unreached else node, answer)
         except (sglang_rules.RulesError, sglang_options.OptionsError) as error:
             raise AnsibleActionFail(str(error)) from error
         host = raw.get("inventory_hostname", "")
@@ -932,7 +932,7 @@ class ActionModule(ActionBase):
                 **plan,
                 "host": host,
                 "changes": changes(plan, asked.get("release") or {}, asked.get("change") or {}),
-                "node_text": node_text(plan["node"], re.sub(r"^Task failed: |[.]$", "", unreachable)),
+                "node_text": node_text(plan["node"], unreached.removesuffix(".")),
             }
         )
         if asked.get("page"):

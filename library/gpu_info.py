@@ -32,6 +32,10 @@ options:
   python:
     description: Interpreter of an environment that is to be there already. Its version is returned as RV(python).
     type: path
+  tell_unreached:
+    description: A node that cannot be reached is no failure, and nothing but RV(unreached) is returned. Read on the controller.
+    type: bool
+    default: false
 author: ["sglang-rtxpro authors (!UNKNOWN)"]
 attributes:
   check_mode: {support: full, description: Reads only., details: []}
@@ -134,6 +138,10 @@ python:
   description: Version of O(python), such as V(3.12). Empty when it does not run or was not asked for.
   type: str
   returned: always
+unreached:
+  description: Why the node could not be reached.
+  type: str
+  returned: when it could not, with O(tell_unreached)
 pythons:
   description: The Pythons 3 on PATH, one entry a version, that of C(python3) first, then the newest first. C(version), such as
     V(3.12), and C(headers), whether Python.h is there for it, which Triton compiles with.
@@ -644,6 +652,7 @@ def main() -> None:
             "paths": {"type": "list", "elements": "path", "default": []},
             "cuda_home": {"type": "path"},
             "python": {"type": "path"},
+            "tell_unreached": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )

@@ -16,7 +16,7 @@ description:
   - The fit and warnings are said as they are found, unless O(said) has them. Whether errors end the play is for the next task.
 options:
   node:
-    description: Result of M(gpu_info). Without it, or when the node was unreachable, what depends on the node is not judged.
+    description: Result of M(gpu_info). Without it, or when the node was not reached, what depends on the node is not judged.
     type: dict
   answer:
     description: Result of M(sglang_args), the release's own word. It takes the place of the stack's files.
