@@ -51,12 +51,14 @@ def render(template: str, **variables: Any) -> str:
         "sglang_server_front_host": "127.0.0.1",
         "sglang_server_front_port": 8000,
         "sglang_server_front_paths": PATHS,
+        "sglang_server_front_gateway": False,
         "sglang_server_front_keys": [KEY],
         "sglang_server_front_key_file": "",
         "sglang_server_front_metrics_keys": [],
         "sglang_server_front_metrics_port": 9100,
         "sglang_server_front_certificate": "",
         "sglang_server_front_certificate_key": "",
+        "__sglang_server_front_user": "sglang-front",
         **variables,
     }
     return environment.get_template(template).render(values)
