@@ -21,19 +21,19 @@ if str(ROOT / "module_utils") not in ansible.module_utils.__path__:
 from ansible.module_utils import sglang_results, sglang_runs
 from ansible.module_utils.sglang_text import WIDTH
 
-EXAMPLE = """-e '{"runs": ["glm52/latest~1", "glm52/latest"]}'"""
+EXAMPLE = "-e sglang_compare_runs=glm52/latest~1,glm52/latest"
 
 
 def wanted(runs: Any) -> list[str]:
-    """The names that were given; a text is split at its commas, as -e runs=a,b makes one."""
+    """The names that were given; a text is split at its commas, as -e sglang_compare_runs=a,b makes one."""
     names = runs.split(",") if isinstance(runs, str) else runs
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise AnsibleActionFail(f"`runs` is {runs!r}; expected a list of names: {EXAMPLE}")
+        raise AnsibleActionFail(f"sglang_compare_runs is {runs!r}; expected a list of names: {EXAMPLE}")
     names = [name.strip() for name in names if name.strip()]
     if not names:
         raise AnsibleActionFail(
-            "`runs` names nothing. A comparison takes two or more, the first is what the others are held against; one alone gets "
-            f"its report again: {EXAMPLE}"
+            "sglang_compare_runs names nothing. A comparison takes two or more, the first is what the others are held against; one "
+            f"alone gets its report again: {EXAMPLE}"
         )
     return names
 

@@ -79,7 +79,7 @@ def test_the_playbook_from_anywhere(tmp_path: Path) -> None:
         (tmp_path / "results/cpu_demo" / place).mkdir(parents=True)
         (tmp_path / "results/cpu_demo" / place / "run.json").write_text(source.read_text())
     runs = ["cpu_demo/latest~1", "cpu_demo/latest"]
-    code, told = play(cwd=tmp_path, runs=runs, sglang_bench_results_dir=str(tmp_path / "results"))
+    code, told = play(cwd=tmp_path, sglang_compare_runs=runs, sglang_bench_results_dir=str(tmp_path / "results"))
     assert code == 0 and "changed=0" in told, told
     assert "max-running-requests" in told and "0.85" in told
     (folder,) = (tmp_path / "results/compare").iterdir()
@@ -89,10 +89,12 @@ def test_the_playbook_from_anywhere(tmp_path: Path) -> None:
     page = told[told.index("****\n") + 5 : told.index("\nPage: ")].split("****\n")[-1]
     assert max(len(line) for line in page.splitlines() if " " in line.strip()) <= 80, page
     # Check mode shows and keeps nothing; a folder of one's own.
-    code, told = play("--check", runs=runs, sglang_bench_results_dir=str(tmp_path / "results"))
+    code, told = play("--check", sglang_compare_runs=runs, sglang_bench_results_dir=str(tmp_path / "results"))
     assert code == 0 and "max-running-requests" in told and len(list((tmp_path / "results/compare").iterdir())) == 1
     (tmp_path / "file").write_text("")
-    code, told = play(runs=[str(OLD), "baseline:k2-thinking-nvfp4"], sglang_compare_folder=str(tmp_path / "file/x"))
+    code, told = play(
+        sglang_compare_runs=[str(OLD), "baseline:k2-thinking-nvfp4"], sglang_compare_folder=str(tmp_path / "file/x")
+    )
     assert code != 0 and "cannot be compared" in told and "Name a folder that can be" in told
 
 
@@ -101,7 +103,10 @@ def test_one_run_gets_its_report_again(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "run.json").write_text((DATA / "runs/h200-0.5.15.post1.json").read_text())
     (folder / "report.html").write_text("")
-    variables: dict[str, Any] = {"runs": ["cpu_demo/latest"], "sglang_bench_results_dir": str(tmp_path / "results")}
+    variables: dict[str, Any] = {
+        "sglang_compare_runs": ["cpu_demo/latest"],
+        "sglang_bench_results_dir": str(tmp_path / "results"),
+    }
     code, told = play("--check", **variables)
     assert code == 0 and "6138" in told and (folder / "report.html").read_text() == ""
     code, told = play(**variables)
@@ -113,7 +118,7 @@ def test_one_run_gets_its_report_again(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code, told = play(**variables, sglang_compare_folder=str(tmp_path / "file/x"))
     assert code != 0 and "6138" in told and "cannot be written" in told and "sglang_compare_folder" in told
-    code, told = play(runs=str(OLD), sglang_compare_folder=str(tmp_path / "named"))
+    code, told = play(sglang_compare_runs=str(OLD), sglang_compare_folder=str(tmp_path / "named"))
     assert code == 0 and (tmp_path / "named/report.html").is_file() and "Only partly there" not in told, told
 
 
