@@ -48,8 +48,8 @@ TOLD = [
     "sampling_backend",
     "device",
 ]
-# Options that the role sets from variables of their own.
 LOOPBACK = re.compile(r"127(\.\d+){3}|::1|\[::1\]|localhost")
+# Options that the role sets from variables of their own.
 OWN_VARIABLES = {
     "model-path": "sglang_server_model_path",
     "model": "sglang_server_model_path",
@@ -862,7 +862,6 @@ def judge(
         *(fit_findings(found_fit, values.get("mem_fraction_static")) if sound else []),
         *ruled,
     ]
-    order = ["error", "warning", "note"]
     here = node.get("paths", {}).get(variables["sglang_model_path"], {}).get("exists", False)
     return {
         "profile": variables["sglang_profile"] or "no profile",
@@ -887,7 +886,7 @@ def judge(
         "autotune": autotune,
         "autotune_text": f"{TUNES[autotune['runs']]}: {autotune['why']}",
         "fit": found_fit,
-        "findings": sorted(findings, key=lambda found: order.index(found["severity"])),
+        "findings": sorted(findings, key=lambda found: sglang_rules.SEVERITIES.index(found["severity"])),
         "accepted": accepted,
         "node": node,
     }
