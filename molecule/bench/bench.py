@@ -366,7 +366,10 @@ def compared(host: Bench) -> str:
         well(host.bench([ONE, TWO], *words, sglang_bench_repeats=3, sglang_bench_label="compared"))
         check(len(host.run(profile)["rungs"]) == 6, "three repeats of two loads are not six measurements")
     # It needs no host, so there is nothing to limit it to.
-    wanted = {"sglang_compare_runs": ["cpu_demo_origin/latest", "cpu_demo/latest"], "sglang_bench_results_dir": str(host.results)}
+    wanted = {
+        "sglang_compare_runs": ["cpu_demo_origin/latest", "cpu_demo/latest"],
+        "sglang_bench_results_dir": str(host.results),
+    }
     argv = host.command("compare", **wanted)
     del argv[argv.index("-l") : argv.index("-l") + 2]
     play = Play(argv)
