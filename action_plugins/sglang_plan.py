@@ -62,6 +62,8 @@ OWN_VARIABLES = {
     "nccl-init-addr": "sglang_server_dist_address and sglang_server_dist_port, in an inventory group replica_NAME,",
 }
 SECRET_OPTIONS = {"api-key", "admin-api-key", "ssl-keyfile-password"}
+# What brings a CPU build of torch.
+TORCH_SOURCES = ("sglang_env_wheelhouse", "sglang_env_node_wheelhouse", "sglang_env_torch_index_url")
 # Variables that a plan reads, beside the roles' own defaults.
 VARIABLES = [
     "sglang_profile",
@@ -462,7 +464,8 @@ def page(plan: dict[str, Any]) -> list[str]:
     if plan["changes"]:
         lines += ["", "A DEPLOY WOULD", *(line for text in plan["changes"] for line in wrap(text, "  ", "    "))]
     count = {key: sum(f["severity"] == key for f in plan["findings"]) for key in ("error", "warning")}
-    verdict = "a deploy would be refused" if count["error"] else "nothing known stands against it"
+    sound = "nothing known stands against it" + ("" if plan["node"] else ", without a look at the node")
+    verdict = "a deploy would be refused" if count["error"] else sound
     counted = ", ".join(f"{number} {key}{'s' if number != 1 else ''}" for key, number in count.items())
     lines += ["", *wrap(f"RESULT: {verdict}; {counted}. Nothing was changed.", "", "  ")]
     return lines
@@ -621,6 +624,18 @@ def stack_findings(variables: dict[str, Any], stack: dict[str, Any], folder: Pat
             f"{shown(str(folder))}/requirements-{python}.txt.",
             "Correct sglang_env_stack or sglang_env_python_version, or set sglang_env_python to use an environment that is "
             "already on the node.",
+        )
+
+
+def torch_findings(stack: dict[str, Any], release: dict[str, Any], sources: bool) -> Iterator[dict[str, Any]]:
+    """A release that is yet to be built from a CPU build of torch, and nothing that has it."""
+    if stack.get("torch") and release.get("status", "sealed") not in ("built", "sealed") and not sources:
+        yield finding(
+            "error",
+            f"The release is not built yet, and {stack['name']} runs on torch {stack['torch']}, a CPU build that the default index "
+            "lacks.",
+            f"Fill a folder on the controller (tools/wheelhouse {stack['name']}) and name it with sglang_env_wheelhouse, or name "
+            "an index that has this build with sglang_env_torch_index_url.",
         )
 
 
@@ -926,6 +941,9 @@ class ActionModule(ActionBase):
         except (sglang_rules.RulesError, sglang_options.OptionsError) as error:
             raise AnsibleActionFail(str(error)) from error
         host = raw.get("inventory_hostname", "")
+        if asked.get("page"):
+            sources = any(self._templar.template(raw.get(name)) for name in TORCH_SOURCES)
+            plan["findings"] = [*torch_findings(plan["stack"], asked.get("release") or {}, sources), *plan["findings"]]
         lines = page(
             {
                 **plan,

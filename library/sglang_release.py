@@ -273,7 +273,18 @@ class Build:
         self.python_version = ""
         self.wheelhouse: str | None = module.params["wheelhouse"]
 
+    def judge(self) -> None:
+        """Raise what stands against it before anything is sent, fetched or made."""
+        if self.params["torch"] and not self.wheelhouse and not self.params["torch_index_url"]:
+            stack = self.params["describe"].get("stack", "STACK")
+            raise ReleaseError(
+                f"This stack runs on torch=={self.params['torch']}, a CPU build; the default index has only the CUDA build of "
+                f"several gigabytes, so nothing is fetched. Fill a folder on the controller (tools/wheelhouse {stack}) and name it "
+                "with sglang_env_wheelhouse, or name an index that has this build with sglang_env_torch_index_url."
+            )
+
     def run(self) -> None:
+        self.judge()
         pins = pinned(self.params["requirements"])
         if not pins:
             raise ReleaseError(
@@ -348,14 +359,7 @@ class Build:
                 f"The wheelhouse {self.wheelhouse} has no torch=={version} for Python {self.python_version}. "
                 "Fill it on the controller with tools/wheelhouse, --torch-index naming an index that has this build."
             )
-        index = self.params["torch_index_url"]
-        if not index:
-            raise ReleaseError(
-                f"This stack runs on torch=={version}, a CPU build; the default index has only the CUDA build of several "
-                "gigabytes, so nothing was fetched. Name an index that has it with sglang_env_torch_index_url, or send wheels "
-                "with sglang_env_wheelhouse."
-            )
-        base = index.rstrip("/") + "/torch/"
+        base = self.params["torch_index_url"].rstrip("/") + "/torch/"
         url, digest = index_file(fetch(base).decode(errors="replace"), base, pattern)
         if not url:
             raise ReleaseError(f"{base} lists no torch=={version} for Python {self.python_version} with a sha256.")
@@ -521,8 +525,8 @@ def main() -> None:
         try:
             if state == "built" and before not in ("built", "sealed"):
                 changed = True
-                if not module.check_mode:
-                    Build(module, path).run()
+                build = Build(module, path)
+                build.judge() if module.check_mode else build.run()
             elif state == "sealed" and before != "sealed":
                 changed = True
                 if not module.check_mode:

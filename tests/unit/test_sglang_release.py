@@ -117,7 +117,7 @@ def test_a_wheelhouse_that_lacks_wheels(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_the_cuda_build_is_never_fetched_by_accident(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = build(tmp_path, capsys, torch="2.13.0+cpu", cpu=True)
-    assert "nothing was fetched" in told["msg"] and "sglang_env_torch_index_url" in told["msg"]
+    assert "nothing is fetched" in told["msg"] and "sglang_env_torch_index_url" in told["msg"]
 
 
 def test_a_python_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
