@@ -55,13 +55,15 @@ def user() -> str:
 
 
 def commit() -> str:
-    """The project's commit, marked when files differ from it, or the installed collection's version; empty outside both."""
+    """The project's commit, marked when files beside the inventory differ from it; a collection's version; or nothing."""
     manifest = ROOT / "MANIFEST.json"
     if manifest.is_file():
         told = json.loads(manifest.read_text(encoding="utf-8"))["collection_info"]
         return f"{told['namespace']}.{told['name']} {told['version']}"
     found = said("git", "rev-parse", "--short=12", "HEAD")
-    return found + ("+changes" if found and said("git", "status", "--porcelain", "-uno") else "")
+    return found + (
+        "+changes" if found and said("git", "status", "--porcelain", "-uno", "--", ".", ":!inventory") else ""
+    )
 
 
 def operator(with_commit: bool) -> Dict[str, Any]:

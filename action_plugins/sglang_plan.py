@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import ansible.module_utils
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.common.yaml import yaml_load
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
@@ -932,7 +932,8 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
         raw, asked = task_vars or {}, self._task.args
-        variables = {name: self._templar.template(raw[name]) if name in raw else None for name in VARIABLES}
+        quiet = boolean(asked.get("quiet", False))
+        variables = {name: self._read(raw, name, quiet) for name in VARIABLES}
         node = asked.get("node") or {}
         unreached = str(node.get("unreached", ""))
         try:
@@ -955,7 +956,7 @@ class ActionModule(ActionBase):
         if asked.get("page"):
             self._display.display("\n".join(lines))
         said = set(asked.get("said") or [])
-        speaks = not asked.get("page") and not asked.get("quiet")
+        speaks = not asked.get("page") and not quiet
         if speaks and plan["fit"] and "said" not in asked:
             self._display.display(f"{host}: {sglang_fit.sentence(plan['fit'])}")
         # A deployment says the fit and warnings once, in passing; errors are its failure's words, notes are the plan's.
@@ -972,3 +973,15 @@ class ActionModule(ActionBase):
             page=lines,
         )
         return result
+
+    def _read(self, raw: dict[str, Any], name: str, quiet: bool) -> Any:
+        """A variable with its templates filled in. The doctor, who is quiet, does without one that asks for what is not there."""
+        try:
+            return self._templar.template(raw[name]) if name in raw else None
+        except AnsibleError as error:
+            if quiet:
+                return None
+            raise AnsibleActionFail(
+                f"{name} cannot be worked out: {' '.join(str(error).split())}. Define what it names, in the inventory or with -e "
+                "(a vault: -e @my-vault.yml --ask-vault-pass)."
+            ) from None

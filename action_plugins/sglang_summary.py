@@ -31,15 +31,17 @@ class ActionModule(ActionBase):
     """Shows the summary and returns its lines."""
 
     _requires_connection = False
-    _VALID_ARGS = frozenset({"where", "switch", "committed", "proof", "results"})
+    _VALID_ARGS = frozenset({"where", "switch", "committed", "proof", "front", "results"})
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result = super().run(tmp, task_vars)
         args, host = self._task.args, str((task_vars or {}).get("inventory_hostname", ""))
         switch, committed = args["switch"], args.get("committed") or {}
         runs = newest(Path(args["results"]) / (switch["facts"]["profile"] or ""), host)
-        found = sglang_summary.measured(runs, committed["digest"]) if committed else ""
-        lines = sglang_summary.lines(host, args["where"], switch, committed, args.get("proof") or {}, found)
+        found = sglang_summary.measured(runs, committed) if committed else ""
+        lines = sglang_summary.lines(
+            host, args["where"], switch, committed, args.get("proof") or {}, args.get("front") or {}, found
+        )
         self._display.display("\n".join(lines))
         result.update(changed=False, summary=lines)
         return result

@@ -28,6 +28,10 @@ options:
     description: What was given to M(sglang_deployment) as the proof. Empty where nothing had to be proved.
     type: dict
     default: {}
+  front:
+    description: Result of M(sglang_companion) for the front. Empty where there is none.
+    type: dict
+    default: {}
   results:
     description: Folder of measurements on the controller, with a folder a profile.
     type: path

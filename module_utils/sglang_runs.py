@@ -506,6 +506,7 @@ def facts(run: dict[str, Any]) -> dict[tuple[str, str], str]:
             found["environment", name] = value
     memory = (node.get("memory_mib") or {}).get("total")
     found["host", "node"] = run["host"]
+    found["host", "host name"] = node.get("hostname")  # two inventories may call two machines the same
     found["host", "GPUs"] = gpus(node)
     found["host", "GPU power limit"] = _join(
         f"{gpu['power_limit_w']:.0f} W" for gpu in node.get("gpus") or [] if gpu.get("power_limit_w")

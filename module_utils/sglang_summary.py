@@ -26,11 +26,14 @@ def option_changes(diff: dict[str, str]) -> list[str]:
     ]
 
 
-def measured(runs: Iterable[dict[str, Any]], digest: str) -> str:
-    """The highest output throughput (tok/s) in the first of these runs that is a valid one of the deployment; empty without one."""
-    run = next(
-        (one for one in runs if one["valid"] and one["finished"] and one["deployment"].get("digest") == digest), None
-    )
+def measured(runs: Iterable[dict[str, Any]], committed: dict[str, Any]) -> str:
+    """The highest output throughput (tok/s) in the first of these runs that is a valid one of the deployment; empty without one.
+
+    By the second of its commit as well: two inventories may call two machines the same, which serve the same.
+    """
+    same = ("digest", "id", "at")
+    own = (one for one in runs if all(one["deployment"].get(key) == committed[key] for key in same))
+    run = next((one for one in own if one["valid"] and one["finished"]), None)
     rungs = [rung for rung in run["rungs"] if rung["status"] == "measured" and rung["valid"]] if run else []
     if not run or not rungs:
         return ""
@@ -43,12 +46,19 @@ def measured(runs: Iterable[dict[str, Any]], digest: str) -> str:
 
 
 def lines(
-    host: str, where: str, switch: dict[str, Any], committed: dict[str, Any], proof: dict[str, Any], measured: str
+    host: str,
+    where: str,
+    switch: dict[str, Any],
+    committed: dict[str, Any],
+    proof: dict[str, Any],
+    front: dict[str, Any],
+    measured: str,
 ) -> list[str]:
     """The summary of one host, at most 80 columns.
 
     `where` says where it serves, `switch` is the result of sglang_deployment, `committed` what it committed, `proof` what the
-    manifest keeps of this run's proof, `measured` a sentence. Nothing committed: nothing was done, as in check mode.
+    manifest keeps of this run's proof, `front` the result of sglang_companion for it, `measured` a sentence. Nothing committed:
+    nothing was done, as in check mode.
     """
     facts, started = switch["facts"], bool((switch.get("diff") or {}).get("before"))
     number = f", deployment {committed['id']}" if committed else ""
@@ -61,7 +71,11 @@ def lines(
         found += wrap(f"changed: {does}, since {'; '.join(switch['reasons'])}{took}", rest="    ")
         found += [f"    {line.strip()}" for line in option_changes(switch.get("diff") or {})]
     else:
-        found += wrap(f"changed: nothing, it {'kept' if committed else 'would keep'} running")
+        found += wrap(f"changed: nothing of the server, it {'kept' if committed else 'would keep'} running")
+    if front.get("changed"):
+        reasons = front["reasons"]
+        more = f"; and {len(reasons) - 2} more" if len(reasons) > 2 else ""
+        found += wrap(f"front: changed, since {'; '.join(reasons[:2])}{more}", rest="    ")
     for name in ("smoke", "tuning"):
         text = (proof.get(name) or {}).get("summary")
         found += wrap(f"{'answers' if name == 'smoke' else name}: {text}", rest="    ") if text else []

@@ -95,3 +95,16 @@ def test_a_plan_needs_no_node(profile: str) -> None:
     assert "0 errors" in told and "Nothing was" in told
     page = told[told.index("PLAN for") : told.index("\nRESULT")]
     assert max(len(line) for line in page.splitlines() if " " in line.strip()) <= 80
+
+
+def test_the_output_has_no_skipped_tasks_and_a_tasks_name_before_what_it_says(tmp_path: Path) -> None:
+    (tmp_path / "p.yml").write_text(
+        "- hosts: localhost\n  gather_facts: false\n  tasks:\n"
+        "    - {name: Not wanted, ansible.builtin.debug: {msg: x}, when: false}\n"
+        f"    - {{name: Long, ansible.builtin.command: {{argv: [touch, {tmp_path}/ran]}}}}\n"
+        "    - {name: Wanted, ansible.builtin.debug: {msg: y}, when: true}\n"
+    )
+    told = ansible("ansible-playbook", str(tmp_path / "p.yml"))
+    assert "Not wanted" not in told and "skipping" not in told
+    assert told.count("TASK [Long]") == told.count("TASK [Wanted]") == 1
+    assert told.index("TASK [Long]") < told.index("changed: [localhost]") < told.index("TASK [Wanted]")

@@ -22,7 +22,7 @@ PROOF = {
 
 def lines(switch: dict[str, Any], committed: dict[str, Any] | None = None, **more: Any) -> list[str]:
     done = {"id": "000002", "digest": "d"} if committed is None else committed
-    given = {"proof": {}, "measured": "", **more}
+    given = {"proof": {}, "front": {}, "measured": "", **more}
     return sglang_summary.lines(
         "node-1", "at http://192.0.2.10:8000", {"facts": FACTS, "reasons": [], **switch}, done, **given
     )
@@ -47,7 +47,13 @@ def test_a_restart_says_why_what_differs_and_what_was_proved() -> None:
 
 
 def test_nothing_to_change_is_three_lines() -> None:
-    assert lines({"restarted": False})[2:] == ["  changed: nothing, it kept running"]
+    assert lines({"restarted": False})[2:] == ["  changed: nothing of the server, it kept running"]
+
+
+def test_a_front_that_changed_says_why() -> None:
+    told = lines({"restarted": False}, front={"changed": True, "reasons": ["a is new", "b is new", "c is new"]})
+    assert told[3:] == ["  front: changed, since a is new; b is new; and 1 more"]
+    assert len(lines({"restarted": False}, front={"changed": False, "reasons": []})) == 3
 
 
 @pytest.mark.parametrize(
@@ -61,7 +67,7 @@ def test_nothing_to_change_is_three_lines() -> None:
             {"restarted": True, "reasons": ["there is no unit yet"], "diff": {"before": "", "after": "x"}},
             "it would be started",
         ),
-        ({"restarted": False}, "nothing, it would keep running"),
+        ({"restarted": False}, "nothing of the server, it would keep running"),
     ],
 )
 def test_check_mode_says_what_would_be(switch: dict[str, Any], words: str) -> None:
@@ -69,20 +75,28 @@ def test_check_mode_says_what_would_be(switch: dict[str, Any], words: str) -> No
     assert told[0].startswith("node-1 would serve glm-5.2 at") and "deployment" not in told[1] and words in told[2]
 
 
+def deployed(digest: str, at: str = "2026-12-01T01:52:55Z") -> dict[str, Any]:
+    return {"digest": digest, "id": "000002", "at": at}
+
+
 def run(digest: str, **changes: Any) -> dict[str, Any]:
-    return {**json.loads(RUN.read_text(encoding="utf-8")), "deployment": {"digest": digest}, **changes}
+    return {**json.loads(RUN.read_text(encoding="utf-8")), "deployment": deployed(digest), **changes}
 
 
 def test_the_newest_valid_run_of_the_same_deployment_is_named_with_its_load() -> None:
     kept = run("a")
     best = max(sglang_runs.dig(rung, "metrics", "output_throughput_tokens_per_s") or 0 for rung in kept["rungs"])
     others = [run("a", valid=False, id="invalid"), run("a", finished=None, id="unfinished"), run("b", id="other")]
-    told = sglang_summary.measured([*others, kept, run("a", id="older")], "a")
+    told = sglang_summary.measured([*others, kept, run("a", id="older")], deployed("a"))
     assert told.startswith(f"{best:,.1f} output tok/s, 8 at once, 128 in, 64 out") and told.endswith(
         f"(run {kept['id']})"
     )
 
 
 def test_what_nobody_measured_has_no_figure() -> None:
-    assert sglang_summary.measured([], "a") == sglang_summary.measured([run("b")], "a") == ""
-    assert sglang_summary.measured([run("a", rungs=[])], "a") == ""
+    assert sglang_summary.measured([], deployed("a")) == sglang_summary.measured([run("b")], deployed("a")) == ""
+    assert sglang_summary.measured([run("a", rungs=[])], deployed("a")) == ""
+
+
+def test_another_machine_of_the_same_name_was_not_measured() -> None:
+    assert sglang_summary.measured([run("a")], deployed("a", "2026-12-01T03:00:00Z")) == ""
