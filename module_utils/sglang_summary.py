@@ -60,12 +60,12 @@ def lines(
     manifest keeps of this run's proof, `front` the result of sglang_companion for it, `measured` a sentence. Nothing committed:
     nothing was done, as in check mode.
     """
-    facts, started = switch["facts"], bool((switch.get("diff") or {}).get("before"))
+    facts, there = switch["facts"], bool((switch.get("diff") or {}).get("before"))
     number = f", deployment {committed['id']}" if committed else ""
     found = wrap(f"{host} {'serves' if committed else 'would serve'} {facts['model']} {where}", "", "  ")
     found += wrap(f"profile {facts['profile'] or 'none'}{number}, release {facts['release'].rpartition('/')[2]}")
     if switch.get("restarted"):
-        does = "restarted" if committed else "it would be restarted" if started else "it would be started"
+        does = f"{'' if committed else 'it would be '}{'restarted' if there else 'started'}"
         ready = (proof.get("times") or {}).get("ready_s")
         took = f"; ready {ready:.0f} s after its start" if ready else ""
         found += wrap(f"changed: {does}, since {'; '.join(switch['reasons'])}{took}", rest="    ")

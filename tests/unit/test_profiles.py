@@ -66,7 +66,7 @@ def without_why(path: str, variable: str) -> list[str]:
     """Keys of a variable's mapping whose values are not followed by a comment."""
     lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
     marks = {name: value.end_mark for name, value in written(path, variable).items()}
-    return [name for name, end in marks.items() if not re.fullmatch(r" # \S.*", lines[end.line][end.column :])]
+    return [name for name, end in marks.items() if not re.fullmatch(r" +# \S.*", lines[end.line][end.column :])]
 
 
 # Profiles
@@ -94,7 +94,9 @@ def test_every_argument_and_variable_of_a_profile_has_a_reason(name: str) -> Non
 
 def test_a_value_without_a_reason_is_found(tmp_path: Path) -> None:
     path = tmp_path / "p.yml"
-    path.write_text('sglang_server_args:\n  a: "1 # 2"\n  b: 2 # why\n  c: [1] # why\n  d: 3 #\n  e: "#" # it\'s so\n')
+    path.write_text(
+        'sglang_server_args:\n  a: "1 # 2"\n  b: 2   # why\n  c: [1] # why\n  d: 3 #\n  e: "#" # it\'s so\n'
+    )
     assert without_why(str(path), "sglang_server_args") == ["a", "d"]
 
 
