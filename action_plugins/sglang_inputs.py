@@ -67,9 +67,13 @@ def unwired(variables: dict[str, Any], root: Path) -> str:
     """Whether the roles were left unconnected: the inventory brings no group_vars/gpu_nodes.yml."""
     if any(variables.get(name) == value for name, value in wiring(root).items()):
         return ""
+    # A collection's inventory has no host; a tree's folder has those of its example and of its demo as well.
+    named = (
+        f"name its inventory before your own (-i {root}/inventory), or " if (root / "MANIFEST.json").is_file() else ""
+    )
     return (
-        f"Nothing of {root}/group_vars/gpu_nodes.yml is in force, which hands to each role what the others made. Name the "
-        f"inventory beside it before your own (-i {root}/inventory), or link that group_vars beside yours"
+        f"Nothing of {root}/group_vars/gpu_nodes.yml is in force, which hands to each role what the others made. To have it, "
+        f"{named}link that group_vars beside your inventory: ln -s {root}/group_vars FOLDER/group_vars"
     )
 
 

@@ -77,10 +77,14 @@ def test_what_roles_hand_to_each_other_is_no_input() -> None:
     assert set(wired) <= set(known), "a wired variable that is no role's input"
 
 
-def test_an_inventory_without_the_wiring_is_told_where_it_is() -> None:
+def test_an_inventory_without_the_wiring_is_told_where_it_is(tmp_path: Path) -> None:
     root = sglang_inputs.ROOT
     wired = sglang_inputs.wiring(root)
     assert sglang_inputs.unwired({"sglang_profile": "cpu_demo", **wired}, root) == ""
     # Roles' own defaults are there all the same.
     told = sglang_inputs.unwired(dict.fromkeys(wired, ""), root)
-    assert f"-i {root}/inventory" in told
+    # A tree's inventory folder has hosts of its own, those of the demo and of an example.
+    assert f"ln -s {root}/group_vars FOLDER/group_vars" in told and "-i " not in told
+    (tmp_path / "group_vars").symlink_to(root / "group_vars")
+    (tmp_path / "MANIFEST.json").write_text("{}")
+    assert f"(-i {tmp_path}/inventory)" in sglang_inputs.unwired(dict.fromkeys(wired, ""), tmp_path)

@@ -142,7 +142,7 @@ MISMATCH = """ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENT
 @pytest.mark.parametrize(
     ("output", "name", "says"),
     [
-        (NO_MATCH, "torch", r"torch==1.0: no such build.*CUDA build of gigabytes.*--torch-index https://"),
+        (NO_MATCH, "torch", r"torch==1.0: no such build.*CUDA build of gigabytes.*https://.*--torch-index"),
         (UNREACHABLE, "torch", r"no way to the package index for torch==1.0.*proxy"),
         (UNREACHABLE, "foo", r"no way to the package index for foo==1.0"),
         (MISMATCH, "foo", r"hash mismatch: foo==1.0 from https://index/foo.*find-links.*tools/locks"),
@@ -255,6 +255,21 @@ def test_an_empty_folder_is_filled_and_indexed(tmp_path: Path, wheelhouse: Calla
         ".lock",
         "wheelhouse.json",
     ]
+
+
+def test_torch_that_pip_does_not_know_is_asked_of_pytorchs_index(
+    tmp_path: Path, wheelhouse: Callable[..., int], pip: Pip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_find_links(command: list[str], **options: Any) -> SimpleNamespace:
+        pip.fail = (
+            {} if tool.TORCH_INDEX in command else {"torch": "ERROR: No matching distribution found for torch==1+cpu"}
+        )
+        return pip(command, **options)
+
+    monkeypatch.setattr(tool.subprocess, "run", without_find_links)
+    assert wheelhouse() == 0 and pip.asked.count("torch") == 2 and "torch" in files(tmp_path)
+    (tmp_path / "house/torch-1+cpu-py3-none-any.whl").unlink()
+    assert wheelhouse("--torch-index", "https://my-mirror/cpu") == 1 and pip.asked == ["torch"]
 
 
 def test_a_complete_folder_is_left_alone(
