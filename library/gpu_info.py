@@ -139,7 +139,7 @@ python:
   type: str
   returned: always
 unreached:
-  description: Why the node could not be reached.
+  description: Why the node could not be reached or its sudo not used, and what to do.
   type: str
   returned: when it could not, with O(tell_unreached)
 pythons:

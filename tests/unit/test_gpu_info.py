@@ -11,10 +11,13 @@ from pathlib import Path
 
 import gpu_info as module
 import pytest
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.module_utils import sglang_ports
 from helpers import run_module
 from hypothesis import given
 from hypothesis import strategies as st
+
+from action_plugins import gpu_info as action
 
 DATA = Path(__file__).parent / "data/nvidia-smi"
 SERVER = DATA / "8x-server-edition"
@@ -659,3 +662,20 @@ def test_the_owner_of_a_port_is_named(capsys: Capture) -> None:
 def test_a_command_line_is_told_without_its_secrets(words: str) -> None:
     told = module.masked(f"python -m sglang.launch_server --tp 8 {words} --max-total-tokens 5")
     assert "sk-SECRET" not in told and "--port 30000" in told and "--max-total-tokens" in told
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (AnsibleError("Task failed: Missing sudo password"), "Missing sudo password. Add -K"),
+        (AnsibleError("Incorrect su password"), "Incorrect su password. Add -K"),
+        (AnsibleConnectionFailure("ssh: Host key verification failed."), "failed. Log in once by hand (ssh)"),
+        (AnsibleConnectionFailure("No route to host\r\n"), "No route to host. Check ansible_host"),
+    ],
+)
+def test_why_a_node_cannot_be_looked_at_comes_with_a_remedy(error: AnsibleError, words: str) -> None:
+    assert words in action.barred(error)
+
+
+def test_what_else_goes_wrong_is_no_matter_of_reaching_it() -> None:
+    assert action.barred(AnsibleError("the module failed")) == ""
