@@ -438,6 +438,8 @@ def page(plan: dict[str, Any]) -> list[str]:
         lines += row("", ", ".join(shown_versions))
     if plan["patches"]:
         lines += row("patches", ", ".join(plan["patches"]))
+    if plan["front_text"]:
+        lines += row("front", plan["front_text"])
     lines += ["", "ARGUMENTS, and why"]
     lines += list(argument_lines(plan))
     if plan["environment"]:
@@ -755,6 +757,24 @@ def model_text(path: str, spec: dict[str, Any], model: dict[str, Any]) -> str:
     return ", ".join([f"{path}: {what}", *more])
 
 
+def front_text(variables: dict[str, Any]) -> str:
+    """Who may ask from outside, in one line; empty where the server has no front."""
+    if not boolean(variables["sglang_server_front"] or False):
+        return ""
+    host, port = variables["sglang_server_front_host"] or "0.0.0.0", variables["sglang_server_front_port"]
+    count = len(variables["sglang_server_front_keys"] or [])
+    keys = (
+        "keys of a file on the node"
+        if variables["sglang_server_front_key_file"]
+        else f"{count} key{'s' if count != 1 else ''}"
+    )
+    tls = variables["sglang_server_front_certificate"]
+    return (
+        f"nginx at {'https' if tls else 'http'}://{host}:{port}, {keys}"
+        f"{'' if tls else '; without a certificate keys and prompts cross the network as they are'}"
+    )
+
+
 RESOLVED_TEXT = {
     "node": "Asked of the release's own code on the node.",
     "exact": "Asked of the release's own code, with this card stood in (stacks/*/resolved).",
@@ -888,6 +908,7 @@ def judge(
         "python_version": python,
         "patches": patches,
         "model_text": model_text(variables["sglang_model_path"], spec, model),
+        "front_text": front_text(variables),
         "makes_model": bool(variables["sglang_model_generator"] and node and not here),
         "brings_model": bool(expected["fetch"] and node and not here),
         "args": args,

@@ -411,6 +411,31 @@ def test_an_interpreter_of_the_operators_own_needs_no_other() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, ""),
+        (
+            {"sglang_server_front": True, "sglang_server_front_keys": ["k" * 20]},
+            "nginx at http://0.0.0.0:8000, 1 key; without a certificate",
+        ),
+        (
+            {
+                "sglang_server_front": True,
+                "sglang_server_front_key_file": "/etc/keys",
+                "sglang_server_front_certificate": "/c",
+                "sglang_server_front_port": 443,
+            },
+            "nginx at https://0.0.0.0:443, keys of a file on the node",
+        ),
+    ],
+)
+def test_a_page_says_who_may_ask_from_outside(given: dict[str, Any], words: str) -> None:
+    text = flat(paged(judged("cpu_demo", **given)))
+    assert (f"front {words}" in text) if words else (" front " not in text)
+    assert "kkkk" not in text
+
+
+@pytest.mark.parametrize(
     ("stack", "release", "sources", "refused"),
     [
         ({"torch": "2.13.0+cpu", "name": "s"}, {"status": "absent"}, False, True),
